@@ -28,7 +28,7 @@ TABLES = {
     "services": "Services",
     "shared_utils": "Tools",
 }
-KEYS = {"names", "differs", "missing", "about", "from", "not_built"}
+KEYS = {"names", "differs", "missing", "about", "from", "lazy", "not_built"}
 _LONGEST = 100  # of a line
 _MADE = "# Made from names/*.yaml by `make generated`.\n"
 _FUTURE = "from __future__ import annotations\n"
@@ -77,7 +77,7 @@ def files() -> dict[Path, str]:
     found = {}
     for module, row in all_rows().items():
         if "about" in row:
-            found[_path(module)] = _thin(row)
+            found[_path(module)] = _lazy(module, row) if "lazy" in row else _thin(row)
         elif "not_built" in row:
             found[_path(module)] = _refusing(module, not_built()[module])
     return found
@@ -92,22 +92,54 @@ def _thin(row: dict[str, Any]) -> str:
     sources = row.get("from", {})
     if isinstance(sources, str):
         sources = {sources: row["names"]}
-    head = f'{_MADE}"""{" ".join(row["about"].split())}"""\n'
-    lines = [
-        _import(source, name)
-        for source, names in sorted(sources.items())
-        for name in sorted(names.split(), key=_order)
-    ]
+    head = _head(row)
+    lines = _imports(sources)
     return head if not lines else "\n".join([head, _FUTURE, *lines]) + "\n"
 
 
-def _import(source: str, name: str) -> str:
-    line = f"from {source} import {name} as {name}"
+def _lazy(module: str, row: dict[str, Any]) -> str:
+    """Return a package whose names and modules are imported when they are first used."""
+    package = f"{ROOT}.{module}"
+    built = [name for name, one in all_rows().items() if "not_built" not in one]
+    below = [name.removeprefix(f"{module}.") for name in built if name.startswith(f"{module}.")]
+    children = sorted(name for name in below if "." not in name)
+    places = {
+        name: source.removeprefix(f"{package}.")
+        for source, names in row["from"].items()
+        for name in names.split()
+    } | dict.fromkeys(children, "")
+    imports = _imports({package: " ".join(children), **row["from"]}, "    ")
+    return "\n".join(
+        [
+            *(_head(row), _FUTURE, "from typing import TYPE_CHECKING\n"),
+            *("from undaunted.base.lazy_names import lazy_names\n", "if TYPE_CHECKING:"),
+            *(*imports, "", "_MODULES = {"),
+            *(f'    "{name}": "{place}",' for name, place in places.items()),
+            *("}", "", "__all__ = [*_MODULES]  # noqa: PLE0604 - all of them are text", ""),
+            "__getattr__ = lazy_names(__name__, _MODULES)\n",
+        ]
+    )
+
+
+def _head(row: dict[str, Any]) -> str:
+    return f'{_MADE}"""{" ".join(row["about"].split())}"""\n'
+
+
+def _imports(sources: dict[str, str], indent: str = "") -> list[str]:
+    return [
+        _import(source, name, indent)
+        for source, names in sorted(sources.items())
+        for name in sorted(names.split(), key=_order)
+    ]
+
+
+def _import(source: str, name: str, indent: str) -> str:
+    line = f"{indent}from {source} import {name} as {name}"
     if hasattr(builtins, name):
         return f"{line}  # noqa: A004 - NVRx's name"
     if len(line) <= _LONGEST:
         return line
-    return f"from {source} import (\n    {name} as {name},\n)"
+    return f"{indent}from {source} import (\n{indent}    {name} as {name},\n{indent})"
 
 
 def _refusing(module: str, sentence: str) -> str:

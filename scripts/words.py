@@ -1,7 +1,8 @@
 """Holds texts against the rules for words in CONTRIBUTING.md: ``make lint``.
 
 Reads README.md, CONTRIBUTING.md, SECURITY.md, every page below docs/, which has the help of all
-commands, and the docstrings of the names in docs/api.md; or the pages that are named as arguments.
+commands, the docstrings of the names in docs/api.md, and the texts in the code of src: messages
+of exceptions, log lines, help; or the pages that are named as arguments.
 """
 
 from __future__ import annotations
@@ -23,12 +24,14 @@ PAGES = (
     *(str(page.relative_to(REPOSITORY)) for page in sorted((REPOSITORY / "docs").rglob("*.md"))),
 )
 MOST_WORDS = 25  # of a sentence
+FEWEST_WORDS = 3  # of a text in code that is one for people
 _WORDS = re.compile(
     r"\b(whoever|nobody but|so it is|so does|nor has|is said|is told|are said|are told|besides"
     r"|of its own|of their own|behind its back|mend(?:s|ed|ing)?)\b",
     re.IGNORECASE,
 )
 _INVERTED = re.compile(r"(?:What|Who|Whoever|Where|Which)\b")
+_CODED = re.compile(r"[0-9a-f]{8}")  # machine code
 _CODE = re.compile(r"``[^`]*``|`[^`]*`")
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _END = re.compile(r"(?<=[.!?:;])\s+|\s+-\s+")
@@ -108,12 +111,35 @@ def _documented(path: Path, nodes: Sequence[ast.AST]) -> Iterator[tuple[str, int
             yield from _documented(path, [each for each in node.body if _is_public(each)])
 
 
+def texts() -> Iterator[tuple[str, int, str]]:
+    """Yield the texts in the code of src that have some words, with their files and first lines."""
+    for path in sorted((REPOSITORY / "src").rglob("*.py")):
+        tree = ast.parse(path.read_text("utf-8"))
+        for text, line in _literals(tree):
+            for one in text.splitlines():  # several are a table, or a program
+                if len(one.split()) >= FEWEST_WORDS and not _CODED.match(one):
+                    yield str(path.relative_to(REPOSITORY)), line, one
+
+
+def _literals(node: ast.AST) -> Iterator[tuple[str, int]]:
+    """Yield the texts below a node, whose values are X; docstrings are none."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.JoinedStr):
+            parts = [one.value if isinstance(one, ast.Constant) else "X" for one in child.values]
+            yield "".join(map(str, parts)), child.lineno
+        elif isinstance(child, ast.Constant) and isinstance(child.value, str):
+            yield child.value, child.lineno
+        elif not (isinstance(child, ast.Expr) and isinstance(child.value, ast.Constant)):
+            yield from _literals(child)
+
+
 def main(names: list[str]) -> int:
     """Print what breaks a rule; return 1 if something does."""
-    texts = [(name, 1, Path(REPOSITORY, name).read_text("utf-8")) for name in names or PAGES]
+    pages = [(name, 1, Path(REPOSITORY, name).read_text("utf-8")) for name in names or PAGES]
+    code = [] if names else [*docstrings(), *texts()]
     found = [
         f"{name}:{first + number - 1}: {what}"
-        for name, first, text in [*texts, *([] if names else docstrings())]
+        for name, first, text in [*pages, *code]
         for number, what in problems(text)
     ]
     print(*found, sep="\n", end="\n" if found else "")

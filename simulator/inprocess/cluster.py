@@ -216,6 +216,7 @@ class Node(Program):
         self._guards: dict[Connection, ControllerHost] = {}  # connections of other guards
         self._ranks: dict[Connection, _Process] = {}
         self._connection: Connection | None = None  # to the controller, if that is elsewhere
+        self._leader = ""  # to which it is
 
     def started(self) -> None:
         """See `Program`."""
@@ -252,7 +253,7 @@ class Node(Program):
             self.host = ControllerHost(self._notes, self._say, silence_s=limit_s)
             if not self._cluster.setup.moves:
                 LocalConnection(self.host, self.service)
-        if self._connection is not None:
+        if self._connection is not None and self._leader != self._cluster.leader:
             self._connection.drop("the controller is somewhere else")
 
     async def _connect(
@@ -263,7 +264,7 @@ class Node(Program):
             raise WireError("nothing listens there yet")
         where = f"{leader.name}:{_PORT}"
         connection = await self.connect(where, handler, longest=longest, timeout_s=timeout_s)
-        self._connection = connection
+        self._connection, self._leader = connection, leader.name
         return connection
 
     def _say(self, text: str) -> None:

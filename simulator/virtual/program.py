@@ -242,7 +242,7 @@ class Link:
         handler: Handler,
         attempt: _Attempt | None = None,
     ) -> None:
-        self.peer, self.node, self.longest = peer, "", 0
+        self.number, self.peer, self.node, self.longest = number, peer, "", 0
         self.attempt = attempt
         self.is_open = False
         self.was_ended = False  # by the other side

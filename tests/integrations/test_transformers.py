@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from undaunted.base.text import count
-from undaunted.integrations.transformers import UndauntedCallback, last_checkpoint
+from undaunted.integrations.transformers import LoaderMixin, UndauntedCallback, last_checkpoint
 
 
 def saved(folder: Path, step: int, *, ranks: int = 2, noted: bool = True) -> Path:
@@ -141,3 +141,18 @@ def test_a_url_is_refused(url: str | Path) -> None:
 def test_without_transformers_the_text_says_what_to_install() -> None:
     with pytest.raises(ImportError, match=r"undaunted\[transformers\]"):
         UndauntedCallback()
+
+
+def test_a_trainer_that_the_loader_does_not_fit_is_refused_as_training_begins() -> None:
+    class Older:
+        def get_train_dataloader(self) -> None:
+            pass
+
+        def get_batch_samples(self, batches: object, count: int) -> None:
+            pass
+
+    class Trainer(LoaderMixin, Older):
+        pass
+
+    with pytest.raises(RuntimeError, match=r"_run_epoch is not there.*get_batch_samples takes no"):
+        Trainer(global_batch=8).get_train_dataloader()

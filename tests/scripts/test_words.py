@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from scripts.words import PAGES, REPOSITORY, docstrings, problems
+from scripts.words import PAGES, REPOSITORY, docstrings, problems, texts
 
 
 @pytest.mark.parametrize(
@@ -38,3 +38,9 @@ def test_docstrings_of_the_public_names_keep_them() -> None:
     texts = list(docstrings())
     assert "src/undaunted/checkpointing/checkpointer.py" in {path for path, _, _ in texts}
     assert not [(path, *each) for path, _, text in texts for each in problems(text)]
+
+
+def test_texts_in_code_keep_them() -> None:
+    found = list(texts())
+    assert any(path == "src/undaunted/training/session.py" for path, _, _ in found)
+    assert not [(path, line, *each) for path, line, text in found for each in problems(text)]

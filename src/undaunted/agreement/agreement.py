@@ -160,7 +160,7 @@ class Agreement:
                 return verdict.content
 
     def speaks_of(self, error: AgreedError) -> bool:
-        """Whether this rank tells people of an error that all ranks raise: one does for all.
+        """Return whether this rank tells people of an error that all ranks raise: one does for all.
 
         It is the first whose failure it is not, as others may be gone; rank 0 if it is that of all.
         """

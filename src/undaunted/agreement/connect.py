@@ -1,4 +1,4 @@
-"""How the ranks of a process group come to an agreement.
+"""The ranks of a process group come to an agreement.
 
 Rank 0 serves a store. Its address travels once over the process group; afterwards the group is left
 alone. Each rank has two connections, as one that waits cannot be used for anything else.
@@ -174,7 +174,7 @@ def _alone(kinds: Sequence[type[AgreedError]]) -> Connected:
 
 
 def _on_one_machine(dist: Any, group: ProcessGroup | None, timeout_s: float) -> bool:
-    """Whether all ranks are in one network of one machine, where loopback leads to each other."""
+    """Return whether all ranks are in one network of one machine, joined by loopback."""
     import torch
 
     name = network().encode() or os.urandom(8)

@@ -65,7 +65,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     undecided: bool = False
 
     def is_of(self, name: str) -> bool:
-        """Whether this is about the round that a rank calls so."""
+        """Return whether this is about the round that a rank calls so."""
         return self.name in ("", name)
 
 
@@ -128,7 +128,7 @@ class Turn:
         return Verdict(failure=told, ranks=(rank,), name=self.name)
 
     def is_over(self) -> bool:
-        """Whether the others have ended the round before this rank came."""
+        """Return whether the others have ended the round before this rank came."""
         return bool(self._store.check([self._key("verdict")]))
 
     def gather(self, contribution: bytes | Failure) -> list[bytes] | Verdict:

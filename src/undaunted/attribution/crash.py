@@ -39,7 +39,7 @@ _IN_RANK = "\nTraceback (most recent call last): (RANK "
 
 @dataclass(frozen=True, slots=True)
 class RankFailure:
-    """What is known of one rank that failed.
+    """The facts about one rank that failed.
 
     Attributes:
         rank, local_rank, pid: who it is.
@@ -79,7 +79,7 @@ class RankFailure:
 
     @property
     def failed_ns(self) -> int:
-        """When it failed: an exception comes before the end of its process."""
+        """Return when it failed: an exception comes before the end of its process."""
         return min(self.error.at_ns, self.at_ns) if self.error else self.at_ns
 
     @property
@@ -98,7 +98,7 @@ class RankFailure:
 
     @property
     def exits_with_text(self) -> bool:
-        """Whether it ended by ``sys.exit("text")``: Python shows the text and exits with 1."""
+        """Return whether it ended by ``sys.exit("text")``: Python shows it and exits with 1."""
         error = self.error
         return error is not None and error.type == "SystemExit" and not self._is_leaving
 
@@ -131,7 +131,7 @@ class RankFailure:
 
 
 class Origin(enum.IntEnum):
-    """Where a failure comes from, the most telling first."""
+    """The origins of a failure, the most telling first."""
 
     OWN = 0  # nothing else explains it
     IN_COMMUNICATION = 1  # raised inside a collective, in words not known to mean a lost peer
@@ -141,7 +141,7 @@ class Origin(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class CrashVerdict:
-    """What failed first.
+    """The rank that failed first.
 
     Attributes:
         root: the first cause.
@@ -213,7 +213,7 @@ def _cause(root: RankFailure, origin: Origin, finished: Sequence[int]) -> str:
 
 
 def origin_of(failure: RankFailure) -> Origin:
-    """Where one failure comes from, judged on its own."""
+    """Return where one failure comes from, judged on its own."""
     told_ns = min((at_ns for _, at_ns in failure.told), default=None)
     # A dead process is told as well, until its end has been seen. Nothing but SIGKILL ends with it.
     killed_by_others = failure.signal == SIGKILL and SIGKILL not in dict(failure.told)

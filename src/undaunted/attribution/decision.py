@@ -1,4 +1,4 @@
-"""What to do about a failure: restart, go on without nodes, or stop. Pure; see the design.
+"""The decision about a failure: restart, go on without nodes, or stop. Pure; see the design.
 
 The table `CAUSES` says what each cause asks for and how often it must have been seen; the history
 of the job says how often it was. Where anything is in doubt the answer is a restart: a job that was
@@ -53,7 +53,7 @@ _OWN = frozenset(_OWN_NAMES.split())
 
 
 class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a round ended: an attempt of the job, and a strike of each node that is named.
+    """The end of a round: an attempt of the job, and a strike of each node that is named.
 
     Attributes:
         cause: its name in `CAUSES`, "" = it did not fail, or nothing is known of why.
@@ -72,7 +72,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
     t: float = 0.0
 
     def repeats(self, other: Failure) -> bool:
-        """Whether it is the same failure once more, with no progress in between."""
+        """Return whether it is the same failure once more, with no progress in between."""
         return (
             self.cause == other.cause
             and self.fingerprint == other.fingerprint
@@ -80,7 +80,7 @@ class Failure(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def came_further(self, other: Failure) -> bool:
-        """Whether this round has passed the point at which the other one ended."""
+        """Return whether this round has passed the point at which the other one ended."""
         if self.iteration is None:
             return False
         return other.iteration is None or self.iteration > other.iteration
@@ -132,7 +132,7 @@ class History(msgspec.Struct, frozen=True):
 
 
 class Round(msgspec.Struct, frozen=True):
-    """What is known of the round that failed.
+    """The facts about the round that failed.
 
     Attributes:
         nodes: that took part.
@@ -152,7 +152,7 @@ class Round(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What to do, and why.
+    """The act, and its reason.
 
     Attributes:
         action: ``restart``, ``exclude`` or ``stop``.

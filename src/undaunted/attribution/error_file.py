@@ -22,7 +22,7 @@ MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class ErrorReport:
-    """What a rank said about its end.
+    """The words of a rank about its end.
 
     Attributes:
         message: ``ValueError: bad batch``; never empty.

@@ -1,4 +1,4 @@
-"""What was seen of each rank when a limit was passed, and how it is written down in full. Pure."""
+"""The evidence of each rank when a limit was passed, and its form in a file. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LEAVING = "leaving (interpreter shutdown)"
 
 @dataclass(frozen=True, slots=True)
 class RankEvidence:
-    """What was seen of one rank.
+    """The evidence of one rank.
 
     Attributes:
         rank, local_rank, pid: who it is.
@@ -80,7 +80,7 @@ class RankEvidence:
 
 @dataclass(frozen=True, slots=True)
 class StackPosition:
-    """Where the main thread is.
+    """The place of the main thread.
 
     Attributes:
         frame: innermost frame of the user's code.
@@ -94,21 +94,21 @@ class StackPosition:
 
 
 def place_of(evidence: RankEvidence) -> StackPosition | None:
-    """Where the main thread of a rank is, None where its stack is not known."""
+    """Return where the main thread of a rank is, None where its stack is not known."""
     dump = parse_last_dump(evidence.stacks or "")
     main = dump.main if dump else None
     return None if main is None else place_in(main.frames, evidence.state)
 
 
 def waits_for_loader(stacks: str) -> bool:
-    """Whether the main thread waits for a DataLoader, whose workers know more."""
+    """Return whether the main thread waits for a DataLoader, whose workers know more."""
     dump = parse_last_dump(stacks)
     main = dump.main if dump else None
     return main is not None and activity_of(main.frames) == WAITS_FOR_LOADER
 
 
 def place_in(frames: Sequence[Frame], state: str) -> StackPosition:
-    """Where a thread with this stack is.
+    """Return where a thread with this stack is.
 
     Args:
         frames: innermost first.
@@ -125,12 +125,12 @@ def state_in_words(state: str) -> str:
 
 
 def watch_name(expired: Expired) -> str:
-    """Which test it was, with the name of the section."""
+    """Return which test it was, with the name of the section."""
     return f"section {expired.name!r}" if expired.watch == "section" else expired.watch
 
 
 def expired_in_words(expired: Expired) -> str:
-    """How long what did not happen, against which limit, and where that comes from."""
+    """Return the time without the watched act, its limit, and the source of the limit."""
     age = format_duration(expired.age_s)
     what = {
         "heartbeat": f"no heartbeat for {age}",

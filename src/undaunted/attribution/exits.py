@@ -56,7 +56,7 @@ def death_in_words(number: int, *, oom_kills: int = 0) -> str:
 
 
 def for_want_of_memory(number: int | None, oom_kills: int) -> bool:
-    """Whether a signal that ended a process was most likely the kernel's, which needed memory.
+    """Return whether the signal that ended a process was likely for want of memory.
 
     Args:
         number: the signal, None = it ended otherwise.

@@ -1,4 +1,4 @@
-"""What can be found out about a failure: one type, and the table of causes. Data; see the design.
+"""The findings about a failure: one type, and the table of causes. Data; see the design.
 
 Whoever looks at evidence (recordings, logs, times of steps, stacks) returns findings.
 `worst_first` puts them into order: severity before time, causes that follow from others last.
@@ -83,12 +83,12 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def follows(self) -> bool:
-        """Whether it only follows from another: never the root while any other is known."""
+        """Return whether it only follows from another: never the root while any other is known."""
         return self.severity == _FOLLOWS
 
     @property
     def comes_from_anywhere(self) -> bool:
-        """Whether the rank that reports it need not be to blame, nor on the node that is."""
+        """Return whether the rank that reports it need not be to blame, nor on the node that is."""
         return self.kind in {"end", "report"}
 
 

@@ -43,7 +43,7 @@ _ABOUT = 0.25
 
 
 class Standing(enum.IntEnum):
-    """How suspect a rank is by what it does, the most suspect last."""
+    """The degrees of suspicion of a rank by what it does, the most suspect last."""
 
     WAITING = 1  # in communication: for somebody else
     ENDED = 2  # cannot take part any more
@@ -53,7 +53,7 @@ class Standing(enum.IntEnum):
 
 
 class RankObservation(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What is known of one rank: what its node has seen, in a form that goes to other nodes.
+    """The facts about one rank that its node has seen, in a form that goes to other nodes.
 
     Times are ages, as the clocks of nodes differ.
 
@@ -97,13 +97,13 @@ class RankObservation(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def spot(self) -> str:
-        """What it is at, for comparing ranks; "" = not known."""
+        """Return what it is at, for comparing ranks; "" = not known."""
         return self.waits_in or self.frame
 
 
 @dataclass(frozen=True, slots=True)
 class HangVerdict:
-    """Who hangs.
+    """The rank that hangs.
 
     Attributes:
         suspects: the ranks to blame, the first one foremost; never empty.

@@ -1,4 +1,4 @@
-"""What NCCL says of a job when it is asked: its RAS service, JSON (NCCL 2.28) or text (2.24). Pure.
+"""The answer of NCCL's RAS service about a job, JSON (NCCL 2.28) or text (2.24). Pure.
 
 Each process of a job answers for all of them: which do not answer, and how many collectives of each
 kind a rank has launched in each communicator. Who has launched fewer than others keeps them
@@ -46,7 +46,7 @@ class Member(NamedTuple):
 
 
 class RasReport(NamedTuple):
-    """What keeps others waiting.
+    """The ranks that keep others waiting.
 
     Attributes:
         lost: processes that do not answer, with the rest of a sentence.

@@ -53,12 +53,12 @@ _OF_CHECKPOINT = re.compile(r"CheckpointException ranks:dict_keys\(\[(\d{1,9})")
 
 
 def names_lost_peer(text: str) -> bool:
-    """Whether a message is one of those communication libraries write when a peer is gone."""
+    """Return whether a message is one that communication libraries write of a peer that is gone."""
     return bool(_PATTERN.search(text[-_MAX_CHARACTERS:]))
 
 
 def is_peer_lost(kind: str, message: str, traceback: str) -> bool:
-    """Whether an exception tells of a lost peer rather than of a fault of its own rank.
+    """Return whether an exception tells of a lost peer rather than of a fault of its own rank.
 
     The same words outside of torch's communication (a download, say) are the rank's own failure.
 
@@ -73,12 +73,12 @@ def is_peer_lost(kind: str, message: str, traceback: str) -> bool:
 
 
 def is_of_a_socket(kind: str) -> bool:
-    """Whether Python raises such an exception for any connection or pipe, by its class's name."""
+    """Return whether Python raises a class of this name for any connection or pipe."""
     return kind.startswith(("Connection", "BrokenPipe", "Timeout"))
 
 
 def raised_in_communication(traceback: str) -> bool:
-    """Whether an exception was raised in a collective or while waiting for a store."""
+    """Return whether an exception was raised in a collective or while waiting for a store."""
     return bool(waiting_in(parse_traceback(traceback)))
 
 

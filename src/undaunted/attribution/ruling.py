@@ -24,7 +24,7 @@ _DECODER = msgspec.msgpack.Decoder(list[RankObservation])
 
 
 def encode(seen: Sequence[RankObservation]) -> bytes:
-    """What a node has seen, for the leader: without recordings where it would be too long."""
+    """Return what a node has seen, for the leader: without recordings where these are too long."""
     data = msgspec.msgpack.encode(seen)
     if len(data) > MOST_EVIDENCE:
         data = msgspec.msgpack.encode([replace(each, recording=None) for each in seen])

@@ -156,23 +156,23 @@ def innermost_user_frame(frames: Sequence[Frame]) -> Frame | None:
 
 
 def is_user_code(frame: Frame) -> bool:
-    """Whether a frame is of the user's program, as far as its path tells."""
+    """Return whether a frame is of the user's program, as far as its path tells."""
     library = is_stdlib(frame) or is_torch(frame) or is_ours(frame)
     return not library and not _SITE.search(frame.file)
 
 
 def is_stdlib(frame: Frame) -> bool:
-    """Whether a frame is of Python's own library."""
+    """Return whether a frame is of Python's own library."""
     return frame.file.startswith("<frozen ") or bool(_STDLIB.search(frame.file))
 
 
 def is_torch(frame: Frame) -> bool:
-    """Whether a frame is of torch, installed or used from its source tree."""
+    """Return whether a frame is of torch, installed or used from its source tree."""
     return "-packages/torch/" in frame.file or bool(_TORCH.search(frame.file))
 
 
 def is_ours(frame: Frame) -> bool:
-    """Whether a frame is of this package."""
+    """Return whether a frame is of this package."""
     return frame.file.startswith(_OURS) or "-packages/undaunted/" in frame.file
 
 

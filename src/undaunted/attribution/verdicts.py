@@ -1,4 +1,4 @@
-"""Which cause a failure has that the launcher has seen itself, and how sure that is. Pure.
+"""The cause of a failure that the launcher has seen itself, and how sure that is. Pure.
 
 Agents use this as well: the rules of logs, which take a second to be read, are not needed for it.
 """
@@ -89,7 +89,7 @@ def _is_not_finite(name: str, message: str) -> bool:
 
 
 def blames_rank(kind: str, cause: str) -> bool:
-    """Whether the rank of a verdict is to blame, and not one that left, or who reads its output.
+    """Return whether the rank of a verdict is to blame, not one that left, or a reader.
 
     Args:
         kind: of the failure.

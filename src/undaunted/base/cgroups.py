@@ -96,7 +96,7 @@ def _text(path: Path) -> str:
 
 
 class MemoryLimit(NamedTuple):
-    """What a group may use of memory, in bytes.
+    """The memory that a group may use, in bytes.
 
     Attributes:
         most: its limit.
@@ -110,7 +110,7 @@ class MemoryLimit(NamedTuple):
 
     @property
     def left(self) -> int:
-        """What may still be used."""
+        """The memory that may still be used."""
         return max(0, self.most - (self.used or 0))
 
 
@@ -152,7 +152,7 @@ def keyed(path: Path, key: str, unit: int = 1) -> int | None:
 
 
 class _Names(NamedTuple):
-    """What the files of one version are called."""
+    """The names of the files of one version."""
 
     most: str
     now: str

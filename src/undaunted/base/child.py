@@ -78,7 +78,7 @@ class Program(NamedTuple):
 
 
 class ProgramEnd(NamedTuple):
-    """How a program has ended, and what it has printed.
+    """The end of a program, and its output.
 
     Attributes:
         code: its exit code, or minus the number of the signal; None = it was killed by us.
@@ -368,7 +368,7 @@ class Companion:
         self._loop.add_reader(self._pidfd, self._over)
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self._pidfd is not None and not process.wait_pidfd(self._pidfd, 0)
 
     def processes(self) -> set[tuple[int, int]]:

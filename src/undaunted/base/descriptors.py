@@ -53,7 +53,7 @@ def identity(fd: int, process: int | str = "self") -> str:
 
 
 def is_still(fd: int, known: str) -> bool:
-    """Whether a descriptor of this process stands for the file whose `identity` is known."""
+    """Return whether a descriptor of this process stands for the file whose `identity` is known."""
     return bool(known) and identity(fd) == known
 
 
@@ -84,7 +84,7 @@ def send(sock: socket.socket, data: bytes | memoryview, fd: int = -1) -> int:
 
 
 class Received(NamedTuple):
-    """What one read has brought.
+    """The content of one read.
 
     Attributes:
         data: bytes; empty at the end of the connection.

@@ -16,7 +16,7 @@ _UNIX = "unix://"
 
 
 class Response(NamedTuple):
-    """What a server answers.
+    """The answer of a server.
 
     Attributes:
         status: of HTTP, such as 200.

@@ -26,7 +26,7 @@ _TEXT = "text/plain; charset=utf-8"
 
 
 class Page(NamedTuple):
-    """What is answered to a request.
+    """The answer to a request.
 
     Attributes:
         body: text, or bytes of another kind.

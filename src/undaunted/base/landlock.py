@@ -48,7 +48,7 @@ def confined(places: Iterable[str], command: Sequence[str]) -> list[str]:
 
 
 def is_there() -> bool:
-    """Whether the kernel has it."""
+    """Return whether the kernel has it."""
     try:
         return _call(_CREATE_RULESET, None, ctypes.c_size_t(0), _VERSION) > 0
     except OSError:

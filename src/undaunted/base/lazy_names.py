@@ -1,4 +1,4 @@
-"""Names of a package that are imported when they are first used."""
+"""Names and modules of a package that are imported when they are first used."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], obje
 
     Args:
         package: its ``__name__``.
-        modules: by name, the module that has it, relative to the package.
+        modules: by name, the module that has it, relative to the package; "" = it is one itself.
     """
 
     def get(name: str) -> object:
@@ -22,7 +22,8 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], obje
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         from importlib import import_module
 
-        value = getattr(import_module(f"{package}.{modules[name]}"), name)
+        module = import_module(f"{package}.{modules[name] or name}")
+        value = getattr(module, name) if modules[name] else module
         setattr(sys.modules[package], name, value)
         return value
 

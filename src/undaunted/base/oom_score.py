@@ -1,4 +1,4 @@
-"""Who is ended first when memory runs out: see ``oom_score_adj`` in proc(5)."""
+"""The order in which processes end when memory runs out: ``oom_score_adj`` in proc(5)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an option is: a typed field of a class. docs/design/settings.md says what follows from it.
+"""An option is a typed field of a class. docs/design/settings.md says what follows from it.
 
 Modules with such classes do without ``from __future__ import annotations``, so that fields can be
 read without evaluating text.
@@ -19,7 +19,7 @@ SWITCH = "true|false"  # what may stand for the value of a switch
 
 
 class Kind(NamedTuple):
-    """How text becomes a value.
+    """The way from text to a value.
 
     Attributes:
         read: text, or a value from YAML, to value; ValueError says what is wrong and what to do.
@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 
 
 class Opt(NamedTuple):
-    """What there is to know about an option besides its name, type, kind and default.
+    """The facts about an option beyond its name, type, kind and default.
 
     Attributes:
         help: what it does, a sentence without its full stop.
@@ -94,7 +94,7 @@ class Option(NamedTuple):
 
     @property
     def metavar(self) -> str:
-        """What stands for the value in the help, "" for a flag."""
+        """The word for the value in the help, "" for a flag."""
         return self.about.metavar or self.kind.metavar
 
     @property

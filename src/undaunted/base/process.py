@@ -71,7 +71,7 @@ _DEFAULTS = (
 
 
 class Stat(NamedTuple):
-    """What ``/proc/PID/stat`` says.
+    """The content of ``/proc/PID/stat``.
 
     ``state`` is one letter (R, S, D, T, t, Z, X, I); ``start_time`` is in clock ticks since boot
     and together with ``pid`` names a process uniquely until the next boot. ``exiting``: it is on
@@ -148,7 +148,7 @@ def name_this_thread(name: str) -> None:
 
 
 def catches(pid: int, number: int) -> bool:
-    """Whether ``pid`` has a handler for a signal, by what the kernel says; False = unknown, too.
+    """Return whether ``pid`` has a handler for a signal, as the kernel says; False = unknown, too.
 
     A program that a process has exec'd has none of the handlers from before.
     """
@@ -156,7 +156,7 @@ def catches(pid: int, number: int) -> bool:
 
 
 def ignores(pid: int, number: int) -> bool:
-    """Whether ``pid`` ignores a signal, by what the kernel says; False = unknown, too."""
+    """Return whether ``pid`` ignores a signal, by what the kernel says; False = unknown, too."""
     return _has_signal(pid, b"SigIgn", number)
 
 
@@ -180,7 +180,7 @@ def _has_signal(pid: int, field: bytes, number: int) -> bool:
 
 
 def may_lower_priority() -> bool:
-    """Whether a process of this user that lowers its priority may take its usual one again."""
+    """Return whether a process that lowers its priority may take its usual one again."""
     import threading  # few need it
 
     allowed = []

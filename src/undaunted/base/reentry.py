@@ -1,4 +1,4 @@
-"""How the program was restarted inside of this process, for what goes on from a saved state.
+"""The restart of the program inside this process, for code that goes on from a saved state.
 
 Set by `undaunted.inprocess` each time it calls the program's function.
 """
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Fault(NamedTuple):
-    """Why the function was called again.
+    """The reason for which the function was called again.
 
     Attributes:
         cause: as attribution names it.

@@ -74,7 +74,7 @@ class Roots:
                 raise ValueError("everything is below '/'; name the folder with the logs")
 
     def has(self, real: str) -> bool:
-        """Whether a path without links is a root, or below one."""
+        """Return whether a path without links is a root, or below one."""
         return any(real == root or real.startswith(f"{root}/") for root in self.folders)
 
     def open(self, path: str) -> Opened:

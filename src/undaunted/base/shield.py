@@ -151,7 +151,7 @@ class _Shield:
 
 
 class _Process:
-    """What this process knows; a forked child goes on with a copy.
+    """The state of this process; a forked child goes on with a copy.
 
     Args:
         shield: the handler.

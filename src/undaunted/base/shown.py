@@ -1,4 +1,4 @@
-"""What people at a terminal see of long reading or writing: bytes, rate, remaining time.
+"""The line about long reading or writing on a terminal: bytes, rate, remaining time.
 
 Nothing is shown by other ranks than 0, where standard error is no terminal, or of what is over
 within a second.
@@ -48,7 +48,7 @@ class Shown:
 
     @property
     def period_s(self) -> float | None:
-        """How often there should be something new to show, in seconds; None if nobody looks."""
+        """The time between two lines, in seconds; None if nobody looks."""
         return _PERIOD_S if self._wanted else None
 
     def expect(self, size: int) -> None:

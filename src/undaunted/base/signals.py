@@ -34,7 +34,7 @@ class Repeats:
         self._counted: dict[int, float] = {}
 
     def counts(self, number: int, now: float) -> bool:
-        """Whether this signal is another one than the last one of this number that counted.
+        """Return whether this signal is another one than the last one of this number that counted.
 
         Args:
             number: of the signal.

@@ -95,7 +95,7 @@ def did_you_mean(
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a text can be encoded: Python has names of files that cannot."""
+    """Return whether a text can be encoded: Python has names of files that cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What ranks tell each other, over process groups of torch; a process without torch is alone."""
+"""Exchange among ranks over process groups of torch; a process without torch is alone."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def place() -> tuple[int, int]:
 
 
 def has_group() -> bool:
-    """Whether torch has a default process group in this process."""
+    """Return whether torch has a default process group in this process."""
     return _torch() is not None
 
 
 def is_distributed() -> bool:
-    """Whether there are other ranks that can be told something."""
+    """Return whether there are other ranks that can be told something."""
     torch = _torch()
     return torch is not None and torch.distributed.get_world_size() > 1
 
@@ -93,7 +93,7 @@ def gather_bytes(data: bytes, group: ProcessGroup | None) -> list[bytes]:
 
 
 def is_member(group: ProcessGroup | None) -> bool:
-    """Whether this rank belongs to a group."""
+    """Return whether this rank belongs to a group."""
     torch = _torch()
     return torch is None or torch.distributed.get_rank(group) >= 0
 

@@ -36,7 +36,7 @@ def listen_at(path: str, kind: socket.SocketKind, waiting: int) -> socket.socket
 
 
 def is_answered(path: str, kind: socket.SocketKind) -> bool:
-    """Whether somebody listens at a path."""
+    """Return whether somebody listens at a path."""
     with socket.socket(socket.AF_UNIX, kind) as asking:
         asking.setblocking(False)
         try:

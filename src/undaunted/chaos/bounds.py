@@ -1,4 +1,4 @@
-"""How long things may take in disturbed runs, out of what the undisturbed one took. Pure."""
+"""The bounds of times in disturbed runs, out of those of the undisturbed one. Pure."""
 
 from __future__ import annotations
 

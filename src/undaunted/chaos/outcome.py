@@ -37,7 +37,7 @@ class Note(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How one run went, as seen from outside.
+    """The outcome of one run, as seen from outside.
 
     Attributes:
         exit_codes: of the launchers of this run, in order; negative = ended by that signal.

@@ -52,7 +52,7 @@ class Reference:
 
     @property
     def seconds(self) -> float:
-        """How long it took."""
+        """Return how long it took."""
         return self.history.outcome.seconds
 
     def options(self) -> dict[str, str]:

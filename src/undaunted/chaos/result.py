@@ -101,12 +101,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def red(self) -> bool:
-        """Whether any fault is red."""
+        """Return whether any fault is red."""
         return any(verdict.colour == "red" for verdict in self.verdicts)
 
     @property
     def judged(self) -> bool:
-        """Whether any fault was judged."""
+        """Return whether any fault was judged."""
         return any(verdict.judged for verdict in self.verdicts)
 
 

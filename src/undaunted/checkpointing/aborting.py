@@ -1,4 +1,4 @@
-"""What saves checkpoints in this process and can be told to give up."""
+"""The savers of checkpoints in this process, which can be told to give up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `Checkpointer` may be given. Errors name the argument, its value and its range. Pure."""
+"""The arguments of `Checkpointer`. Errors name the argument, its value and its range. Pure."""
 
 from __future__ import annotations
 

@@ -222,7 +222,7 @@ class Checkpointer:
         )
 
     def due(self, step: int) -> bool:
-        """Whether this step is to be saved, by ``every=``; the same on all ranks.
+        """Return whether this step is to be saved, by ``every=``; the same on all ranks.
 
         With ``every="continuous"`` each rank has to ask for each step that it has done, in order.
 
@@ -367,7 +367,7 @@ class Checkpointer:
         self._give_back(ABORT_S)
 
     def _begin_end(self) -> bool:
-        """Whether it is this caller that ends it: the first one, and no fork."""
+        """Return whether it is this caller that ends it: the first one, and no fork."""
         if os.getpid() != self._pid:
             return False
         with self._closing:
@@ -450,14 +450,17 @@ class Checkpointer:
             raise failure
 
     def _wait(self) -> None:
-        if not self._saves.wait():
-            raise SaveError(f"the thread that saves to {self._storage.place} does not come back")
+        longest_s = self._saves.longest_s
+        if not self._saves.wait(longest_s):
+            raise SaveError(
+                f"saving to {self._storage.place} has not finished in {longest_s:.0f} s"
+            )
 
     def _check_open(self) -> None:
         if os.getpid() != self._pid:
             raise RuntimeError(
                 f"this Checkpointer belongs to process {self._pid}, of which this one is a fork: "
-                "make one here, with a directory of its own"
+                "make one here, with its own directory"
             )
         if self._closed:
             raise ValueError("this Checkpointer is closed")
@@ -501,7 +504,7 @@ class Checkpointer:
 
 
 def _ends_well(error: BaseException | None) -> bool:
-    """Whether the exit code would be 0, or that of a preemption: 75."""
+    """Return whether the exit code would be 0, or that of a preemption: 75."""
     code = error.code if isinstance(error, SystemExit) else 1
     return code is None or (isinstance(code, int) and code & 0xFF in (0, 75))
 

@@ -1,4 +1,4 @@
-"""What a checkpoint has: names, shapes, values; read without the program that saved it.
+"""The content of a checkpoint: names, shapes, values; read without the program that saved it.
 
 Every byte is checked, and nothing in the files is executed. Memory is needed for some tensors at a
 time, and not for all.
@@ -294,7 +294,7 @@ def _words(one: TensorEntry | Object | None) -> str:
 
 
 def is_ordinary(tensor: torch.Tensor) -> bool:
-    """Whether the values of a tensor are its memory, one after the other."""
+    """Return whether the values of a tensor are its memory, one after the other."""
     return (
         type(tensor) in ORDINARY
         and tensor.layout == torch.strided
@@ -353,7 +353,7 @@ def _of_objects(
 
 
 def _is_equal(first: Any, second: Any) -> bool:
-    """Whether two values are the same, as far as this can be told."""
+    """Return whether two values are the same, as far as this can be told."""
     if type(first) is not type(second):
         return False
     if isinstance(first, torch.Tensor):

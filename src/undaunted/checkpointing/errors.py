@@ -1,4 +1,4 @@
-"""What can go wrong with a checkpoint, by name.
+"""The failures of checkpoints, by name.
 
 All ranks raise what one has failed with; the message names that one, as ``rank 3: ``, by which the
 launcher tells it from those that only heard of it (`undaunted.attribution.peers`).

@@ -46,7 +46,7 @@ _MOST_HEADER_BYTES = 100_000_000  # readers refuse more
 
 
 class Exported(NamedTuple):
-    """What was written.
+    """The files that were written.
 
     Attributes:
         files: names of the files with tensors.
@@ -62,7 +62,7 @@ class Exported(NamedTuple):
 
 
 class ExportSelection(NamedTuple):
-    """What is going to be written: tensors by their new names."""
+    """The tensors that are going to be written, by their new names."""
 
     tensors: dict[str, TensorEntry]
     left_out: list[str]

@@ -1,4 +1,4 @@
-"""Which checkpoint is loaded: the newest usable one, and the same on all ranks."""
+"""The checkpoint that is loaded: the newest usable one, and the same on all ranks."""
 
 from __future__ import annotations
 

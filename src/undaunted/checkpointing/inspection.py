@@ -49,7 +49,7 @@ Kind = Literal["checkpoints", "one", "dcp", "local"]
 
 @dataclass(frozen=True)
 class NamedPlace:
-    """What a user has named.
+    """The place that a user has named.
 
     Attributes:
         kind: a place of many checkpoints; one checkpoint of ours in a folder of its own; a folder
@@ -109,7 +109,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LocalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """What one node has of a local checkpoint.
+    """The part of a local checkpoint on one node.
 
     Attributes:
         session: the user's name of the run.
@@ -133,7 +133,7 @@ class LocalCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeftoverEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """What saves and deletions have left, or are about to finish; see `storage.Leftover`."""
+    """The rest of a save or deletion, or one that is about to finish; see `storage.Leftover`."""
 
     name: str
     step: int
@@ -194,7 +194,7 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """What is wrong with a checkpoint.
+    """A fault of a checkpoint.
 
     Attributes:
         file: relative to the checkpoint, or "" for the checkpoint itself.
@@ -245,7 +245,7 @@ def open_place(where: str) -> NamedPlace:
 
 
 def _is_of_series(name: str) -> bool:
-    """Whether a folder with this name in it is one of many checkpoints."""
+    """Return whether a folder with this name in it is one of many checkpoints."""
     of_ours = (
         names.read_step,
         names.read_attempt,
@@ -449,7 +449,7 @@ def _local_checkpoint(save: _Save, files: Sequence[ShardFile]) -> LocalCheckpoin
 
 
 class LocalFiles(NamedTuple):
-    """What this node has of the local checkpoints of one iteration.
+    """The files on this node of the local checkpoints of one iteration.
 
     Attributes:
         iteration: of training.
@@ -639,7 +639,7 @@ def check(chosen: Chosen, threads: int, read: Callable[[int], None]) -> list[Dam
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """What a rule of retention leaves, and what it does not.
+    """The checkpoints that a rule of retention leaves, and those that it does not.
 
     Attributes:
         delete: the oldest first.

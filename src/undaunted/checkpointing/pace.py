@@ -1,4 +1,4 @@
-"""Which step the next save is of, the same on all ranks. Design: docs/design/checkpointing.md.
+"""The step of the next save, the same on all ranks. Design: docs/design/checkpointing.md.
 
 For `Checkpointer(every="continuous")`: the next save begins when the one before is in storage, and
 no sooner than training can spare the time in which it stands still.
@@ -48,7 +48,7 @@ class Pace:
         self._decided = threading.Condition()
 
     def due(self, step: int) -> bool:
-        """Whether the state of this step is to be saved. Waits while the ranks decide, for ms."""
+        """Return whether the state of this step is to be saved. The ranks decide within ms."""
         self._asked = step  # before `_deciding` is looked at
         if self._deciding:
             with self._decided:
@@ -56,7 +56,7 @@ class Pace:
         return self.went_back(step) or (self._next is not None and step >= self._next)
 
     def went_back(self, step: int) -> bool:
-        """Whether this step is before that of the last save, which may be under way."""
+        """Return whether this step is before that of the last save, which may be under way."""
         return step < self._saved
 
     def begun(self, step: int, number: int) -> None:

@@ -114,7 +114,7 @@ class Publisher:
         return self._agreement.rank
 
     def speaks_of(self, error: AgreedError) -> bool:
-        """Whether it is this rank that tells people of an error; see `Agreement.speaks_of`."""
+        """Return whether this rank tells people of an error; see `Agreement.speaks_of`."""
         return self._agreement.speaks_of(error)
 
     def target(self, step: int, attempt: int) -> str:

@@ -93,7 +93,7 @@ class Saves:
 
     @property
     def longest_s(self) -> float:
-        """How long all that is under way may take, in seconds; that of one save at least."""
+        """The time that all saves under way may take, in seconds; that of one save at least."""
         with self._changed:
             count = len(self._waiting) + self._busy
             size = sum(one.bytes for one in self._waiting) + self._bytes * self._busy

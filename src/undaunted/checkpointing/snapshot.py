@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What a rank says after it has written.
+    """The report of a rank after it has written.
 
     Attributes:
         files: what it has written.
@@ -66,7 +66,7 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """How large this rank's files are."""
+        """The size of this rank's files."""
         return 0 if self.staged is None else sum(file.size for file in self.staged.files)
 
 

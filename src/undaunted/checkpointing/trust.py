@@ -1,4 +1,4 @@
-"""Which checkpoint training goes on from after a round that failed, by the ledger beside them.
+"""The checkpoint to go on from after a round that failed, by the ledger beside them.
 
 The launcher says how the last round failed (`FAILURE_VARIABLE`). The first search for a checkpoint
 writes that into the ledger; what is chosen is written there, too. One rank does that, or one rank
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from typing import Protocol
 
     class Place(Protocol):
-        """Where a ledger is: a folder or an object store with checkpoints."""
+        """The place of a ledger: a folder or an object store with checkpoints."""
 
         place: str
 

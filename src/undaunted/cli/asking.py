@@ -179,7 +179,7 @@ def _reach_s() -> float:
 
 
 def _may_be_replaced(error: WireError, until: float) -> bool:
-    """Whether a leader has not even heard the question, and there is time to wait for another."""
+    """Return whether no leader has heard the question, and there is time to wait for another."""
     if isinstance(error, UnansweredError) or error.refused:
         return False
     return asyncio.get_running_loop().time() + _AGAIN_S < until

@@ -93,12 +93,12 @@ class ChaosOptions(msgspec.Struct, kw_only=True, frozen=True):
     list_faults: Annotated[Flag, Opt("Say what each kind is, and end")] = False
     dir: Annotated[
         OptionalDirectory,
-        Opt("Where everything is kept", RUNS, shown="./undaunted-chaos/START"),
+        Opt("Keep everything there", RUNS, shown="./undaunted-chaos/START"),
     ] = None
     checkpoint_dir: Annotated[
         OptionalDirectory,
         Opt(
-            "Where the script keeps its checkpoints, if not in {dir}; on the file system of --dir; "
+            "The folder of the script's checkpoints, if not {dir}; on the file system of --dir; "
             "it is moved away after each run"
         ),
     ] = None
@@ -164,7 +164,7 @@ Examples:
 
 
 class Arguments(NamedTuple):
-    """What the command line says.
+    """The values of the command line.
 
     Attributes:
         own: our options.

@@ -75,7 +75,7 @@ class PruneOptions(ListOptions, kw_only=True, frozen=True):
     """Options of `undaunted checkpoint prune`; 0 = not given."""
 
     keep: Annotated[
-        int, Kind(values.whole(1), "N"), Opt("Keep the newest N", "What stays", shown="required")
+        int, Kind(values.whole(1), "N"), Opt("Keep the newest N", "Retention", shown="required")
     ] = 0
     keep_every: Annotated[
         int,

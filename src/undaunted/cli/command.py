@@ -1,4 +1,4 @@
-"""How all commands read their command lines and explain themselves."""
+"""All commands read their command lines, and explain themselves, by this."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Words(NamedTuple):
 
 
 class Parsed(msgspec.Struct, Generic[T], frozen=True):
-    """What a command line, variables and defaults say.
+    """The values of a command line, variables and defaults.
 
     Attributes:
         options: the values.
@@ -63,7 +63,7 @@ class Parsed(msgspec.Struct, Generic[T], frozen=True):
     args: Sequence[str] = ()
 
     def is_given(self, name: str) -> bool:
-        """Whether the option is not at its default."""
+        """Return whether the option is not at its default."""
         return name in self.sources
 
     def source(self, name: str) -> str:

@@ -69,7 +69,7 @@ class StacksOptions(CtlOptions, kw_only=True, frozen=True):
     """Options of `undaunted ctl stacks`."""
 
     rank: Annotated[
-        int, Kind(values.whole(0), "N"), Opt("Of one rank only", "Which ranks", shown="all")
+        int, Kind(values.whole(0), "N"), Opt("Of one rank only", "Ranks", shown="all")
     ] = -1
 
 

@@ -1,4 +1,4 @@
-"""How many workers a node has room for, without importing torch."""
+"""The number of workers that a node has room for, without importing torch."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):
         Opt(
             "Look also for problems of these features: "
             + "; ".join(f"{name} = {text}" for name, text in FEATURES.items()),
-            "What is to be done here",
+            "Features",
             name="for",
         ),
     ] = frozenset()
@@ -99,7 +99,7 @@ class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):
         Kind(values.one_more, "DIR", repeat=True),
         Opt(
             "Write 64 MiB there for a trial; nothing is left. May be given several times",
-            "Where to look",
+            "Directories",
         ),
     ] = []
     log_dir: Annotated[
@@ -118,7 +118,7 @@ class DoctorOptions(msgspec.Struct, kw_only=True, frozen=True):
         Address | None,
         Kind(_endpoint, "HOST:PORT"),
         Opt(
-            "Where the nodes of the job meet. With --nnodes the doctors of all nodes meet there, "
+            "The place where the nodes of the job meet. With --nnodes all doctors meet there, "
             "compare versions, limits and clocks, and try to reach each other: start it on each "
             "node"
         ),

@@ -47,9 +47,9 @@ EXPLAIN = Command(
     ExplainOptions,
     "[OPTIONS] [RUN_DIR]",
     f"""\
-Says on one page what happened in a run, which rank or node it was, why, with
-quotes and their places, what undaunted did, what it would advise, and where to
-look next.
+Says on one page what happened in a run, which rank or node it was, and why. It
+quotes logs with their places, says what undaunted did and what it would advise,
+and where to look next.
 
 RUN_DIR is the directory of a run; without it, the newest run under
 ./{DEFAULT_RUNS}. It may be any file or folder of logs and of dumps of torch's

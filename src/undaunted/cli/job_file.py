@@ -17,7 +17,7 @@ _FT = "fault_tolerance"
 
 
 class Given(NamedTuple):
-    """What gives an option its value.
+    """The source of the value of an option.
 
     Attributes:
         source: who, for messages: ``--max-restarts``, ``max_restarts in job.yaml``.

@@ -1,4 +1,4 @@
-"""What every command says: help texts, output for programs, and why it ends."""
+"""The words of every command: help texts, output for programs, and why it ends."""
 
 from __future__ import annotations
 

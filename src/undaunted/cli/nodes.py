@@ -251,7 +251,7 @@ def _infra_rank(parsed: RunParsed, environ: Mapping[str, str]) -> int | None:
 
 
 def _of_batch_script(node_rank: int, environ: Mapping[str, str]) -> bool:
-    """Whether ``srun ... --node-rank $SLURM_NODEID`` got what the variable is outside of srun."""
+    """Return whether ``srun ... --node-rank $SLURM_NODEID`` got a variable from outside of srun."""
     return node_rank == 0 and environ.get("SLURM_NODEID", "") not in ("", "0")
 
 

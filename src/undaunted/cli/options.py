@@ -52,7 +52,7 @@ _Streams = Annotated[
 
 
 class RunOptions(RunSettings, kw_only=True, frozen=True):
-    """What the command line of `undaunted run` says; `cli.run` makes a RunConfig of it."""
+    """The command line of `undaunted run`; `cli.run` makes a RunConfig of it."""
 
     nproc_per_node: Annotated[
         int | str,
@@ -83,7 +83,7 @@ class RunOptions(RunSettings, kw_only=True, frozen=True):
     rdzv_endpoint: Annotated[
         Text,
         Opt(
-            "Where the coordinator is, the same on all nodes; the launcher on HOST serves it",
+            "The place of the coordinator, the same on all nodes; the launcher on HOST serves it",
             metavar="HOST:PORT",
             shown="--master-addr, port 29400",
         ),

@@ -405,8 +405,8 @@ def _check_devices(parsed: RunParsed, environ: Mapping[str, str], nproc: int) ->
         devices = len(visible.split(","))
         if devices < nproc:
             raise UsageError(
-                f"{parsed.source('virtual-local-rank')} gives each of {nproc} workers a GPU of "
-                f"its own, but CUDA_VISIBLE_DEVICES={visible} has {devices}; lower --nproc-per-node"
+                f"{parsed.source('virtual-local-rank')} gives each of {nproc} workers its "
+                f"own GPU, but CUDA_VISIBLE_DEVICES={visible} has {devices}; lower --nproc-per-node"
             )
 
 

@@ -1,4 +1,4 @@
-"""Which run a command is about, and its journals."""
+"""The run that a command is about, and its journals."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ class _InPlace:
 
 
 def _still_runs(config: RunConfig, here: Allocation) -> bool:
-    """Whether Slurm runs the job, as far as it answers."""
+    """Return whether Slurm runs the job, as far as it answers."""
     queue = Queue(here, partial(_say, config))
 
     async def runs() -> bool:
@@ -158,7 +158,7 @@ def _still_runs(config: RunConfig, here: Allocation) -> bool:
 
 
 def _is_over(now: list[Launch], script: str, left: set[str]) -> bool:
-    """Whether the job has ended on all nodes, where the script's node does not answer.
+    """Return whether the job has ended on all nodes, where the script's node does not answer.
 
     It has if some launcher was told an end that holds for all. Else it may go on elsewhere: unless
     all have ended, or are lost for Slurm; that the script's node is, Slurm or an order must say.

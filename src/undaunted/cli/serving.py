@@ -1,4 +1,4 @@
-"""What commands that serve over HTTP have in common: the port, the token, TLS."""
+"""The common part of commands that serve over HTTP: the port, the token, TLS."""
 
 from __future__ import annotations
 

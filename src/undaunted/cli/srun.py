@@ -81,7 +81,7 @@ class SrunOptions(msgspec.Struct, kw_only=True, frozen=True):
     port: Annotated[
         int | None,
         Kind(values.port, "PORT"),
-        Opt("Where the launchers meet on the first node", shown="made of the job's id"),
+        Opt("The port at which launchers meet on the first node", shown="made of the job's id"),
     ] = None
     srun_options: Annotated[
         list[str],

@@ -91,7 +91,7 @@ NO_LEDGER = Ledger(run_id="")
 
 
 def has_committee(ledger: Ledger) -> bool:
-    """Whether others may lead next: launchers that keep the ledger of a job that has begun."""
+    """Return whether others may lead next: launchers that keep the ledger of a begun job."""
     return ledger.round >= 0 and bool(ledger.committee)
 
 
@@ -132,7 +132,7 @@ def ended(ledger: Ledger) -> Ledger:
 
 
 def newer(one: Ledger, other: Ledger) -> bool:
-    """Whether ``one`` replaces ``other``.
+    """Return whether ``one`` replaces ``other``.
 
     A launcher that knows of no job may have a late epoch: a job that has begun goes first.
     """
@@ -142,7 +142,7 @@ def newer(one: Ledger, other: Ledger) -> bool:
 
 
 def further(one: Ledger, other: Ledger) -> bool:
-    """Whether ``one`` knows of a round, begun or prepared, that ``other`` is too old to know of.
+    """Return whether ``one`` knows of a round, begun or prepared, that ``other`` does not know.
 
     A round that only an older ledger knows has been replaced: no quorum has begun it.
     """

@@ -63,7 +63,7 @@ class Batches:
 
     @property
     def accumulation(self) -> int:
-        """How many micro-batches of a step this rank has."""
+        """The number of micro-batches of a step that this rank has."""
         return len(self._share(0, 0))
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""How shards of each format are indexed and read. Design: docs/design/data.md."""
+"""The index of shards of each format, and their reading. Design: docs/design/data.md."""
 
 from __future__ import annotations
 

@@ -239,7 +239,7 @@ class Loader:
 
     @property
     def real(self) -> int:
-        """How many samples the mean of `scale` is over: the first ones of the micro-batch.
+        """The number of samples in the mean of `scale`: the first ones of the micro-batch.
 
         All of one that does not count: its `scale` is 0, and a mean over none would be NaN.
         """

@@ -48,7 +48,7 @@ class Header(NamedTuple):
     digest: bytes
 
     def is_of(self, status: os.stat_result) -> bool:
-        """Whether the shard is as it was when it was indexed."""
+        """Return whether the shard is as it was when it was indexed."""
         return (self.size, self.changed_ns) == (status.st_size, status.st_mtime_ns)
 
 

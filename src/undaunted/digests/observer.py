@@ -240,7 +240,7 @@ class Position:
 
     @property
     def held(self) -> bool:
-        """Whether records have to wait now."""
+        """Return whether records have to wait now."""
         return self._counting is _Counting.HELD
 
     def told(self, iteration: int) -> None:

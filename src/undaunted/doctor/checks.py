@@ -112,7 +112,7 @@ def environment(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]
 
 
 def holds(case: Case, value: str | None) -> bool:
-    """Whether a value (None = not set) is what a case is about."""
+    """Return whether a value (None = not set) is what a case is about."""
     if value is None:
         return case.unset
     word = value.strip()
@@ -519,7 +519,7 @@ _EARLY_ENDS = (
 
 
 def scheduler(facts: Facts, asked: Asked, issues: KnownIssues) -> list[Advice]:  # noqa: ARG001
-    """How a job ends, and how much time it has then."""
+    """Look at the end of a job, and at the time that it has then."""
     return [*_early_end(facts, issues), *_grace(facts, issues), *_kubernetes(facts, issues)]
 
 

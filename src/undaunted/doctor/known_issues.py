@@ -68,7 +68,7 @@ class Issue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
         )
 
     def concerns(self, features: frozenset[str]) -> bool:
-        """Whether it matters for somebody who uses ``features``."""
+        """Return whether it matters for somebody who uses ``features``."""
         return not self.features or not features.isdisjoint(self.features)
 
 
@@ -91,7 +91,7 @@ class VersionIssue(Issue, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When the value of a variable is worth a word: if one of the conditions holds.
+    """A case in which the value of a variable is worth a word: one of the conditions holds.
 
     Attributes:
         severity: how bad that is.

@@ -39,7 +39,7 @@ class Pong(msgspec.Struct, frozen=True, tag="pong"):
 
 
 class Clock(msgspec.Struct, frozen=True, tag="clock"):
-    """How far the host's clock is ahead of the guest's, and how wrong that may be at most."""
+    """The lead of the host's clock before the guest's, and its greatest error."""
 
     ahead_ns: int
     error_ns: int

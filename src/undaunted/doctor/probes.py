@@ -204,7 +204,7 @@ def capabilities(status: str) -> int | None:
 
 
 def in_container(root: Path, environ: Mapping[str, str]) -> bool:
-    """Whether this looks like a container."""
+    """Return whether this looks like a container."""
     marks = (".dockerenv", "run/.containerenv")
     return "KUBERNETES_SERVICE_HOST" in environ or any((root / mark).exists() for mark in marks)
 
@@ -434,7 +434,7 @@ def kernel_driver(text: str) -> str:
 
 
 def manager_runs(root: Path) -> bool | None:
-    """Whether a process has the name of the fabric manager; None = processes cannot be listed."""
+    """Return whether a process is called as the fabric manager; None = they cannot be listed."""
     try:
         pids = [name for name in os.listdir(root / "proc") if name.isdecimal()]
     except OSError:

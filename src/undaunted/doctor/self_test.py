@@ -78,7 +78,7 @@ class SelfTest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether everything worked."""
+        """Return whether everything worked."""
         return all(step.ok for step in self.steps)
 
 

@@ -58,7 +58,7 @@ class Range(NamedTuple):
     text: str
 
     def includes(self, version: Version) -> bool:
-        """Whether a version is in the range."""
+        """Return whether a version is in the range."""
         return all(_holds(version, sign, bound) for sign, bound in self.constraints)
 
     def __str__(self) -> str:

@@ -38,7 +38,7 @@ _END_BYTES = 1 << 20
 
 
 class NodeFinding(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a node has found out about its failure.
+    """The findings of a node about its failure.
 
     Attributes:
         finding: without nodes.
@@ -52,7 +52,7 @@ class NodeFinding(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def encode(verdict: Verdict, lived_s: float) -> bytes:
-    """What a verdict of a node says, for the leader.
+    """Return what a verdict of a node says, for the leader.
 
     Args:
         verdict: the node's own.

@@ -258,7 +258,7 @@ class FaultToleranceConfig:
     attribution_export_url: Annotated[
         str | None,
         Kind(values.optional(values.web_url), "URL"),
-        Opt("Where a service that the launcher starts sends its results", rare=True),
+        Opt("A service that the launcher starts sends its results there", rare=True),
     ] = None
     attrsvc_host: Annotated[
         OptionalText,
@@ -299,7 +299,7 @@ class FaultToleranceConfig:
 
     @property
     def is_progress_tracking_enabled(self) -> bool:
-        """Whether rounds without progress end the job."""
+        """Return whether rounds without progress end the job."""
         return self.max_no_progress_cycles > 0
 
     @classmethod

@@ -46,15 +46,15 @@ class _Question(msgspec.Struct, frozen=True, tag_field="action", tag=str.lower):
 
 
 class Status(_Question, frozen=True):
-    """What runs, who leads, which limits are in force. Answered with `NodeStatus`."""
+    """A question about the run, the leader, the limits in force. The answer is a `NodeStatus`."""
 
 
 class Stacks(_Question, frozen=True):
-    """What all ranks of the node do. Nothing is ended. Answered with a list of `RankStacks`."""
+    """A question about the work of all ranks of the node. The answer is a list of `RankStacks`."""
 
 
 class Flight(_Question, frozen=True):
-    """What their Flight Recorders hold. Answered with a list of `RankRecording`."""
+    """A question about their Flight Recorders. The answer is a list of `RankRecording`."""
 
 
 class Dump(_Question, frozen=True):
@@ -121,7 +121,7 @@ def question_of(data: bytes) -> Question:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What every question is answered with.
+    """The answer to every question.
 
     Attributes:
         v: of the protocol.
@@ -137,14 +137,14 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What came of an order, in a line; ``done``: it is carried out."""
+    """The outcome of an order, in a line; ``done``: it is carried out."""
 
     line: str
     done: bool = True
 
 
 class RankStacks(msgspec.Struct, frozen=True):
-    """What was seen of a rank.
+    """The stacks of a rank.
 
     Attributes:
         rank, local_rank, pid: who it is.
@@ -168,7 +168,7 @@ class RankStacks(msgspec.Struct, frozen=True):
 
 
 class RankRecording(msgspec.Struct, frozen=True):
-    """What the Flight Recorder of a rank holds, None = nothing; ``deaf``: it did not answer."""
+    """The recording of a rank, None = nothing; ``deaf``: it did not answer."""
 
     rank: int
     pid: int
@@ -211,7 +211,7 @@ class MemberStatus(msgspec.Struct, frozen=True):
 
 
 class JobStatus(msgspec.Struct, frozen=True):
-    """What is known of the job on this node.
+    """The state of the job, as this node knows it.
 
     Attributes:
         role: ``alone``, ``leader``, ``follower``.
@@ -250,14 +250,14 @@ class JobStatus(msgspec.Struct, frozen=True):
 
     @property
     def heard_s(self) -> float | None:
-        """How long ago the leader answered what this node had sent, None = it has none."""
+        """Return how long ago the leader answered what this node had sent, None = it has none."""
         if self.lease_s is None or self.lease_left_s is None:
             return None
         return self.lease_s - self.lease_left_s
 
 
 class NodeStatus(msgspec.Struct, frozen=True):
-    """What runs on a node, and what it knows of the job.
+    """The state of a node, and of the job as it knows it.
 
     Attributes:
         node, pid, version: of the launcher, or coordinator.

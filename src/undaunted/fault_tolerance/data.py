@@ -102,7 +102,7 @@ def who_am_i() -> RankInfo:
 
 
 def knows_rank() -> bool:
-    """Whether anything says which rank this is; if not, it counts as rank 0."""
+    """Return whether anything says which rank this is; if not, it counts as rank 0."""
     return _distributed() is not None or bool(os.environ.get("RANK"))
 
 

@@ -1,4 +1,4 @@
-"""How a call of a Python function travels to the ranks, and what they return travels back.
+"""A call of a Python function travels to the ranks, and what they return travels back.
 
 The launcher's caller writes one file with the function's name and the arguments into a directory of
 its own (0700, on a local disk, removed afterwards); each rank reads it and leaves its return value

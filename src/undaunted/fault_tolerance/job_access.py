@@ -1,4 +1,4 @@
-"""What a launcher or a coordinator alone needs to take part in a job of several nodes."""
+"""The needs of a launcher, or a coordinator alone, in a job of several nodes."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _seconds(time: float | None) -> str:
 
 
 def attempt(environ: Mapping[str, str]) -> int:
-    """How often the scheduler has started this job again, 0 = it has not, or does not say."""
+    """Return how often the scheduler has started this job again, 0 = never, or not known."""
     text = environ.get("SLURM_RESTART_COUNT", "")
     return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -174,7 +174,7 @@ def token(nodes: Nodes) -> bytes:
 
 
 def own_token_file() -> Path:
-    """Where this user's own token is, if it has one.
+    """Return where this user's own token is, if it has one.
 
     Raises:
         RuntimeError: this user has no home.

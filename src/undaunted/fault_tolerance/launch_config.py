@@ -198,7 +198,7 @@ class LaunchConfig:
 
     @property
     def of_several_nodes(self) -> bool:
-        """Whether there may be more nodes than this one."""
+        """Return whether there may be more nodes than this one."""
         return (self.min_nodes, self.max_nodes) != (1, 1)
 
     @property

@@ -1,4 +1,4 @@
-"""Where a launcher's metrics go, and what serving them needs of the machine: port and secrets."""
+"""The destination of a launcher's metrics, and the needs of serving them: port and secrets."""
 
 import errno
 import os

@@ -1,4 +1,4 @@
-"""What a monitored rank knows of the settings of its job: they are on its page."""
+"""The settings of its job that a monitored rank knows: they are on its page."""
 
 from __future__ import annotations
 

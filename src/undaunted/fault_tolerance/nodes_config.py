@@ -1,4 +1,4 @@
-"""What a launcher knows about the other nodes of its job."""
+"""A launcher's knowledge of the other nodes of its job."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class Pulse:
         _BEAT.pack_into(self._page, 0, self._count, ranks_outlive_s)
 
     def read(self) -> tuple[int, float]:
-        """How often it has said so, and for how long ranks may live since the last time."""
+        """Return how often it has said so, and for how long ranks may live since the last time."""
         count, ranks_outlive_s = _BEAT.unpack_from(self._page)
         return count, ranks_outlive_s
 

@@ -183,7 +183,7 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
         Literal["text", "plain", "json"],
         values.one_of("HOW", "text", "plain", "json"),
         Opt(
-            "What the launcher itself says on standard error: text; plain = no colours, folded "
+            "The form of the launcher's lines on standard error: text; plain = no colours, folded "
             "lines and progress on a terminal; json = an object per line",
             OUTPUT,
             rare=True,
@@ -257,7 +257,7 @@ class RunSettings(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class CycleInfoPlace(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the files about the rounds of the job are, and what they are named after.
+    """The place of the files about the rounds of the job, and their names.
 
     Attributes:
         directory: absolute path.
@@ -382,5 +382,5 @@ class RunConfig(RunSettings, kw_only=True, frozen=True):
 
     @property
     def lines(self) -> LineFormat:
-        """How the launcher's own lines look on standard error."""
+        """Return how the launcher's own lines look on standard error."""
         return LineFormat(self.log_format, self.node)

@@ -30,7 +30,7 @@ _KINDS = {
 
 
 class Owner(NamedTuple):
-    """Who has signed a lock: the launcher's process, and the job it runs ("" = not known)."""
+    """The owner of a lock: the launcher's process, and the job it runs ("" = not known)."""
 
     pid: int
     start: int
@@ -38,7 +38,7 @@ class Owner(NamedTuple):
 
     @property
     def lives(self) -> bool:
-        """Whether the launcher itself is there, as far as can be seen from this host."""
+        """Return whether the launcher itself is there, as far as can be seen from this host."""
         return process.start_time(self.pid) == self.start and process.state(self.pid) != "Z"
 
 
@@ -135,7 +135,7 @@ def _has_open(pid: int, path: str) -> bool:
 
 
 def same_job(found: Owner, job: str) -> bool:
-    """Whether the owner's launcher belongs to the job of this name."""
+    """Return whether the owner's launcher belongs to the job of this name."""
     return found.job == file_name(job)
 
 

@@ -40,7 +40,7 @@ class HeartbeatTimeouts:
 
     @property
     def are_valid(self) -> bool:
-        """Whether both limits are known."""
+        """Return whether both limits are known."""
         return self.initial is not None and self.subsequent is not None
 
 
@@ -65,12 +65,12 @@ class SectionTimeouts:
 
     @property
     def are_valid(self) -> bool:
-        """Whether all limits are known."""
+        """Return whether all limits are known."""
         return None not in (self.out_of_section, *self.section.values())
 
     @property
     def were_calculated(self) -> bool:
-        """Whether all limits come from measurements."""
+        """Return whether all limits come from measurements."""
         return self.is_out_of_section_calculated and self.calculated_sections >= set(self.section)
 
 

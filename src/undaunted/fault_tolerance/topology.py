@@ -1,4 +1,4 @@
-"""Where this node stands: in the scheduler's order, in an NVLink domain, in a replacement group."""
+"""The place of this node: the scheduler's order, an NVLink domain, a replacement group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How each fault is made: plans, triggers and injectors.
+"""The making of each fault: plans, triggers and injectors.
 
 ``inject(kind, ...)`` makes one fault here and now; ``undaunted run --inject-fault PLAN`` makes them
 by rank, iteration or time.

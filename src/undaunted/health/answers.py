@@ -1,4 +1,4 @@
-"""What the checks of a node say, as the agent sees it: answers, silence, the whole. Pure.
+"""Answers of the checks of a node, as the agent sees them, silence too, and the whole. Pure.
 
 The other side is the program `check_node`.
 """
@@ -47,7 +47,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one check.
+    """The outcome of one check.
 
     Attributes:
         name, subject: see `check.Check`.
@@ -63,7 +63,7 @@ class Result:
     failed: bool = False
 
     def what(self) -> str:
-        """Which check it was."""
+        """The name of the check."""
         return f"the {self.name} check" + (f" of {self.subject}" if self.subject else "")
 
     def line(self) -> str:
@@ -77,16 +77,16 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """What came of all checks, in the order in which they were announced."""
+    """The outcome of all checks, in the order in which they were announced."""
 
     results: list[Result] = field(default_factory=list)
 
     def problem(self) -> str:
-        """Why the node is unhealthy, "" if it is not."""
+        """The reason for which the node is unhealthy, "" if it is healthy."""
         return "; ".join(result.line() for result in self.results if result.failed)
 
     def notes(self) -> list[str]:
-        """What could not be checked, and why."""
+        """The checks that could not be made, and why."""
         return [result.line() for result in self.results if result.text and not result.failed]
 
 
@@ -160,12 +160,12 @@ class Examination:
 
     @property
     def stuck(self) -> bool:
-        """Whether a check has not answered: the program is of no further use."""
+        """Return whether a check has not answered: the program is of no further use."""
         return self._announced is None or bool(self._missing()) or bool(self._gone)
 
     @property
     def has_periodic(self) -> bool:
-        """Whether one of the checks is to be repeated in a round."""
+        """Return whether one of the checks is to be repeated in a round."""
         return any(one.periodic for one in (self._announced or {}).values())
 
     def report(self) -> Report:

@@ -1,4 +1,4 @@
-"""What a check of a node is, and what the checks are told.
+"""A check of a node, and the settings of the checks.
 
 Used by the program that runs the checks, `check_node`, which has the standard library alone, and
 which shall start in no time: imports nothing else, and little of that.
@@ -26,7 +26,7 @@ _GONE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV, errno.ENXIO})
 
 
 class Settings(NamedTuple):
-    """What to check, and where.
+    """The things to check, and their places.
 
     Attributes:
         gpus: whether GPUs are checked, where there are any.
@@ -75,7 +75,7 @@ class Settings(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """What a check has found.
+    """The result of a check.
 
     Attributes:
         text: in one line; for people, who know already which check it was.
@@ -125,7 +125,7 @@ def join(problems: list[str], notes: list[str]) -> Finding | None:
 
 
 def needed(settings: Settings) -> bool:
-    """Whether there is anything to check on this node. Looks only into ``/dev`` and ``/sys``."""
+    """Return whether this node has anything to check. Looks only into ``/dev`` and ``/sys``."""
     s = settings
     asked = s.nic_monitor or s.mounts or s.storage_paths or s.endpoint or s.commands
     asked = asked or s.segment_file
@@ -137,7 +137,7 @@ def needed(settings: Settings) -> bool:
 
 
 def has_gpus(root: str) -> bool:
-    """Whether there is an NVIDIA device a process could use."""
+    """Return whether there is an NVIDIA device a process could use."""
     try:
         return any(
             name.startswith("nvidia") and name[6:].isdecimal()
@@ -190,12 +190,12 @@ def read_text(path: Path, most: int = 256) -> str:
 
 
 def reason(error: OSError) -> str:
-    """Why a call failed, in the system's words."""
+    """Return why a call failed, in the system's words."""
     return error.strerror or str(error)
 
 
 def is_gone(error: OSError) -> bool:
-    """Whether an error says that the thing does not exist (any more)."""
+    """Return whether an error says that the thing does not exist (any more)."""
     return error.errno in _GONE
 
 

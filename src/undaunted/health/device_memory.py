@@ -1,4 +1,4 @@
-"""What a node's devices hold, and whether that keeps a restart waiting. Pure functions.
+"""The memory of a node's devices, and whether it keeps a restart waiting. Pure functions.
 
 A provider is a program of its own, so that a driver that hangs can hang nobody but it. For every
 line it reads it writes one line: a JSON object, either ``{"devices": [DeviceUse, ...]}`` or
@@ -55,7 +55,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """Why a device is not free: processes that have ended are listed, or too much is in use.
+    """The reason for which a device is not free: it lists ended processes, or too much is in use.
 
     Attributes:
         index: of the device.
@@ -69,7 +69,7 @@ class Held(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def present(root: Path = _ROOT) -> bool:
-    """Whether this node has an NVIDIA device a process could use."""
+    """Return whether this node has an NVIDIA device a process could use."""
     try:
         return any(_DEVICE_FILE.fullmatch(path.name) for path in (root / "dev").iterdir())
     except OSError:

@@ -36,7 +36,7 @@ class Strike(NamedTuple):
 
 
 class Known(NamedTuple):
-    """What a file tells: all strikes, oldest first, and how many lines are none."""
+    """The content of a file: all strikes, oldest first, and the number of lines that are none."""
 
     strikes: list[Strike]
     others: int

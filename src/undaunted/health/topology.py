@@ -1,4 +1,4 @@
-"""Which NICs stand beside GPUs, from a file of the PCI tree as NCCL reads and writes it.
+"""The NICs beside GPUs, from a file of the PCI tree as NCCL reads and writes it.
 
 Elements ``pci`` have a ``busid`` and a ``class`` and are nested as bridges are; ``net`` elements
 name NICs. The file comes from somewhere: it is bounded in size and depth, and document types and

@@ -38,32 +38,30 @@ if TYPE_CHECKING:
     from undaunted.inprocess.wrap import CallWrapper as CallWrapper
     from undaunted.inprocess.wrap import Wrapper as Wrapper
 
-_MODULE_OF = {
+_MODULES = {
     "CallWrapper": "wrap",
     "Compose": "compose",
     "FrozenState": "state",
     "Mode": "state",
     "State": "state",
     "Wrapper": "wrap",
+    "abort": "",
+    "attribution": "",
+    "completion": "",
+    "exception": "",
+    "finalize": "",
+    "health_check": "",
+    "initialize": "",
+    "monitor_process": "",
+    "nested_restarter": "",
+    "param_utils": "",
+    "progress_watchdog": "",
+    "rank_assignment": "",
+    "state": "",
+    "terminate": "",
+    "utils": "",
+    "wrap": "",
 }
-_MODULES = (
-    "abort",
-    "attribution",
-    "completion",
-    "exception",
-    "finalize",
-    "health_check",
-    "initialize",
-    "monitor_process",
-    "nested_restarter",
-    "param_utils",
-    "progress_watchdog",
-    "rank_assignment",
-    "state",
-    "terminate",
-    "utils",
-    "wrap",
-)
 
 # Where names are now that only programs written for NVRx use.
 _MOVED = {
@@ -74,17 +72,12 @@ _MOVED = {
     "tools": "undaunted.shared_utils.inject_fault has what was in it",
 }
 
-__all__ = [*_MODULE_OF, *_MODULES]  # noqa: PLE0604 - all of them are text
+__all__ = [*_MODULES]  # noqa: PLE0604 - all of them are text
 
-
-_get = lazy_names(__name__, _MODULE_OF)
+_get = lazy_names(__name__, _MODULES)
 
 
 def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        from importlib import import_module
-
-        return import_module(f"{__name__}.{name}")
     if name in _MOVED:
         raise ImportError(f"undaunted.inprocess.{name} is not there any more: {_MOVED[name]}")
     return _get(name)

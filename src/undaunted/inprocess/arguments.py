@@ -52,7 +52,7 @@ _CHAINS = (
 
 @dataclasses.dataclass(kw_only=True, eq=False)
 class Arguments:
-    """How a function is restarted.
+    """The arguments of a restart of a function.
 
     Plug-ins are instances of the classes named below, or any callables.
 

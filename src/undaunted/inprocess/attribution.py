@@ -1,4 +1,4 @@
-"""Why an iteration was interrupted."""
+"""The reasons for the interruption of an iteration."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def find_common_ancestor(*instances: Any) -> type:
 
 
 def _is_base(candidate: type) -> bool:
-    """Whether `Compose` can derive from the class, and has all methods that it leaves abstract."""
+    """Return whether `Compose` can derive from the class, and has all of its abstract methods."""
     missing: frozenset[str] = getattr(candidate, "__abstractmethods__", frozenset())
     derivable = bool(candidate.__flags__ & _BASE_TYPE)  # the class of functions is not
     return derivable and missing <= {"__call__"} and not issubclass(candidate, Compose)

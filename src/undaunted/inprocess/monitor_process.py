@@ -19,12 +19,12 @@ class MonitorProcess:
         self._started = process.start_time(pid)
 
     def is_alive(self) -> bool:
-        """Whether the process runs. If it does not, the rank soon leaves the call."""
+        """Return whether the process runs. If it does not, the rank soon leaves the call."""
         found = self._stat()
         return found is not None and not found.exiting
 
     def is_stopped(self) -> bool:
-        """Whether a signal has stopped the process."""
+        """Return whether a signal has stopped the process."""
         found = self._stat()
         return found is not None and found.state == "T"
 

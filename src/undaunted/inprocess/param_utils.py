@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_type(annotation: Any, cls: type) -> bool:
-    """Whether a parameter with this annotation wants an instance of ``cls``.
+    """Return whether a parameter with this annotation wants an instance of ``cls``.
 
     True for the class, its base classes (but not ``object``), and unions that contain one of them.
     """

@@ -359,7 +359,7 @@ class FilterCountGroupedByKey(RankAssignment):
 
 
 class LayerFlag(enum.Flag):
-    """How the groups of a layer make up for lost ranks."""
+    """The ways in which the groups of a layer make up for lost ranks."""
 
     RESERVE = enum.auto()  # inactive ranks of the group take the place of active ones
     BACKFILL = enum.auto()  # the last active ranks of the group do
@@ -598,11 +598,11 @@ class Group:
 
     @property
     def has_room(self) -> bool:
-        """Whether one more rank may be active."""
+        """Return whether one more rank may be active."""
         return self.layer.max_ranks is None or self.active < self.layer.max_ranks
 
     def has(self, flag: LayerFlag) -> bool:
-        """Whether the group makes up for lost ranks in this way."""
+        """Return whether the group makes up for lost ranks in this way."""
         return self.layer.flag is not None and flag in self.layer.flag
 
     def upwards(self) -> Iterator[Group]:

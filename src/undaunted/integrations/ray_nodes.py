@@ -132,7 +132,7 @@ class Nodes:
         return {"scheduling_strategy": PlacementGroupSchedulingStrategy(group, index)}
 
     def _await(self, group: Any, count: int, began: float, wait_s: float) -> bool:
-        """Whether this group is there within so many seconds of a moment."""
+        """Return whether this group is there within so many seconds of a moment."""
         waited = time.monotonic() - began
         say_s = _SOON_S
         while not group.wait(max(0.0, min(_SLICE_S, wait_s - waited))):

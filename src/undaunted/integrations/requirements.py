@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 TRIED = {
     "lightning": "2.6.6",
+    "megatron_core": "0.16.1",
     "pytorch_lightning": "2.6.6",
     "torchtitan": "0.3.0",
     "transformers": "5.23.0",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from undaunted.agreement.agreement import Agreement
@@ -12,10 +13,10 @@ from undaunted.agreement.failures import AgreedError
 from undaunted.base import torch_ranks
 from undaunted.base.ids import node_of_rank
 from undaunted.base.text import name_ranks, one_line
-from undaunted.checkpointing.trust import TrustedPaths
+from undaunted.checkpointing.trust import TrustedPaths, choose
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 _ALL_S = 600.0  # for all ranks to come
 _LONGEST, _RANGES = 2000, 8  # characters of what is listed in a message; of ranks
@@ -60,6 +61,22 @@ def newest(found: Iterable[str], check: Callable[[str], object]) -> str | None:
     if passed_over and torch_ranks.place()[0] == 0:
         _LOG.warning("checkpoints passed over: %s; taken: %s", text, chosen or "none")
     return chosen
+
+
+def older_step(found: Mapping[Path, int]) -> int | None:
+    """Return the step of an older checkpoint to go on from, if the newest leads to failures.
+
+    Args:
+        found: steps of the checkpoints of one folder that are whole.
+
+    Returns:
+        None where the choice is left to the framework, which takes the newest one.
+    """
+    newest_first = sorted(found, key=lambda path: found[path], reverse=True)
+    chosen = choose(newest_first)
+    if chosen is None or Path(chosen) == newest_first[0]:
+        return None
+    return found[Path(chosen)]
 
 
 def begin_alike(start: int | bool, text: str, timeout_s: float = _ALL_S) -> None:

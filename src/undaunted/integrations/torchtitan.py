@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from undaunted.base import torch_ranks
-from undaunted.checkpointing.trust import choose
 from undaunted.integrations.replaced import replaced
 from undaunted.integrations.requirements import Requirement, check
+from undaunted.integrations.resuming import older_step
 from undaunted.integrations.torchtitan_data import LoaderMixin
 from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
@@ -226,11 +226,8 @@ def _trusted_step(manager: Any) -> int:
         return -1
     found = [path.parent for path in Path(folder).glob("step-*/.metadata")]
     steps = {path: int(match[1]) for path in found if (match := _STEP.fullmatch(path.name))}
-    newest_first = sorted(steps, key=lambda path: steps[path], reverse=True)
-    chosen = choose(newest_first)
-    if chosen is None or Path(chosen) == newest_first[0]:
-        return -1  # torchtitan has other rules as well, such as a first load of weights only
-    return steps[Path(chosen)]
+    older = older_step(steps)
+    return -1 if older is None else older  # there are other rules, such as of weights only
 
 
 def _check_global_batch(trainer: Any) -> None:

@@ -76,7 +76,7 @@ class LoaderMixin:
 
     @property
     def in_step(self) -> int:
-        """How many micro-batches of a step this rank has."""
+        """The number of micro-batches of a step that this rank has."""
         return self._batches.accumulation
 
     def begin(self, count: int = 1) -> None:

@@ -292,7 +292,7 @@ class UndauntedCallback(TrainerCallback):
         return evaluate_or_leave
 
     def _is_between_steps(self, trainer: Any) -> bool:
-        """Whether the state is that after a step, or is saved, so that the program may end."""
+        """Return whether the state is that after a step, or saved: then the program may end."""
         session, state = self._session, trainer.state
         if session is None:
             return False
@@ -343,7 +343,7 @@ class UndauntedCallback(TrainerCallback):
         return log_save_evaluate_or_leave
 
     def _is_due(self, args: Any, state: Any, control: Any) -> bool:
-        """Whether an evaluation has to be made up by the next start."""
+        """Return whether an evaluation has to be made up by the next start."""
         due = control.should_evaluate or (not self._epoch_over and _evaluates_epoch(args, state))
         # Without a length of the data, the trainer ends the epoch once more when it goes on.
         return due and (args.eval_strategy != "epoch" or float(state.epoch).is_integer())
@@ -423,7 +423,7 @@ def _trainer_that_calls() -> tuple[Any, dict[str, Any]]:
 
 
 def _evaluates_epoch(args: Any, state: Any) -> bool:
-    """Whether an epoch has ended after which there is an evaluation; it is due a moment later."""
+    """Return whether an epoch has ended after which an evaluation is due."""
     ended = float(state.epoch).is_integer()
     return ended and args.eval_strategy == "epoch" and args.eval_delay <= state.epoch
 

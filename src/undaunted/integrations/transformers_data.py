@@ -16,6 +16,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from undaunted.integrations.replaced import replaced
+from undaunted.integrations.requirements import Requirement, check
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -29,6 +30,23 @@ else:
 
 _NAME = "undaunted_loader"  # of what is noted in the trainer's state
 _FROM_TORCH = ("num_workers", "pin_memory", "prefetch_factor", "persistent_workers", "timeout")
+_NEEDED = (  # of the trainer whose methods the mixin extends
+    Requirement("get_train_dataloader", 0),
+    Requirement("_run_epoch"),
+    Requirement("get_batch_samples", 3),
+    Requirement("training_step"),
+    Requirement("compute_loss"),
+)
+_NEEDED_OF_IT = (
+    Requirement("_train_batch_size"),
+    Requirement("state.stateful_callbacks"),
+    Requirement("args.train_sampling_strategy"),
+    Requirement("is_deepspeed_enabled"),
+    Requirement("loss_is_scaled_for_ga"),
+    Requirement("compute_loss_func"),
+    Requirement("model_accepts_loss_kwargs"),
+    Requirement("get_total_train_batch_size", 1),
+)
 _LOG = logging.getLogger("undaunted")
 
 
@@ -47,6 +65,7 @@ class LoaderMixin(_Trainer):
     Raises:
         ValueError: training begins, and a setting of the trainer or of the checkpoint does not fit.
         undaunted.data.DataChangedError: training goes on, and the data are not the checkpoint's.
+        RuntimeError: training begins, and the trainer is of a version that is not supported.
     """
 
     _data: Batches
@@ -67,6 +86,8 @@ class LoaderMixin(_Trainer):
         """Return this rank's micro-batches of the trainer's data."""
         from undaunted.data import Batches, Loader
 
+        check("transformers", super(), _NEEDED)
+        check("transformers", self, _NEEDED_OF_IT)
         args, theirs = self.args, super().get_train_dataloader()
         if refused := [why for why, holds in self._refused().items() if holds]:
             raise ValueError(f"LoaderMixin: {refused[0]}")
@@ -132,7 +153,6 @@ class LoaderMixin(_Trainer):
         args = self.args
         on_rank = self._train_batch_size * args.gradient_accumulation_steps
         return {
-            "it needs a newer transformers": not hasattr(super(), "_run_epoch"),
             f"train_sampling_strategy={args.train_sampling_strategy!r} is neither random nor "
             "sequential": args.train_sampling_strategy not in {"random", "sequential"},
             "ignore_data_skip=True would begin the epoch anew": args.ignore_data_skip,

@@ -65,7 +65,7 @@ class Appender:
 
     @property
     def behind(self) -> bool:
-        """Whether something waits for `append` to work again."""
+        """Return whether something waits for `append` to work again."""
         return bool(self._kept) or self.lost > 0
 
     def append(self, lines: Sequence[bytes]) -> str:

@@ -132,7 +132,7 @@ class RankMilestone(Event, tag="rank_milestone", frozen=True, kw_only=True):
 
 
 class RoundProgress(Event, tag="round_progress", frozen=True, kw_only=True):
-    """How far the ranks of this node have come.
+    """The progress of the ranks of this node.
 
     Written when they have been spawned and 1, 3, 7, 15, 31 and 63 seconds later. From then on it is
     written once a minute, and when the round has stopped.

@@ -60,7 +60,7 @@ class RoundContext(NamedTuple):
 
 
 class Times(msgspec.Struct, kw_only=True):
-    """How long each class lasted, in nanoseconds. In the order in which they occur in a round.
+    """The duration of each class, in nanoseconds. In the order in which they occur in a round.
 
     Attributes:
         spawn_ns: the round begins, until all workers exist; without the template's imports.
@@ -243,7 +243,7 @@ def _round(
 
 
 class Break(NamedTuple):
-    """When a failure ended the work of a round, was noticed, and was judged (None = never)."""
+    """The times at which a failure ended a round's work, was noticed, and judged (None = never)."""
 
     broke_ns: int
     noticed_ns: int
@@ -267,7 +267,7 @@ def failure_of(one: RoundState, context: RoundContext | None = None) -> Break | 
 
 
 def went_on(one: RoundState, noticed_ns: int) -> bool:
-    """Whether ranks of this node began a new step after a failure had been noticed.
+    """Return whether ranks of this node began a new step after a failure had been noticed.
 
     A node goes on after failures of others only: not where there is no other one, nor after its own
     crash, where the last steps of its other ranks are seen after the crash.

@@ -104,7 +104,7 @@ class RoundState:
 
     @property
     def began_ns(self) -> int:
-        """When the round began; its earliest event where the journal lacks its start."""
+        """Return when the round began; its earliest event where the journal lacks its start."""
         started = self._once.get(e.RoundStarted)
         return self._earliest_ns if started is None else started.t
 
@@ -370,7 +370,7 @@ class LaunchState:
 
     @property
     def stepped(self) -> bool:
-        """Whether any rank called ``undaunted.step``, in the rounds that are kept."""
+        """Return whether any rank called ``undaunted.step``, in the rounds that are kept."""
         return any(one.latest("first_step") is not None for one in self.rounds.values())
 
     @property
@@ -388,19 +388,19 @@ class LaunchState:
 
     @property
     def began_ns(self) -> int:
-        """When the launcher began; the earliest event where the journal lacks its start."""
+        """Return when the launcher began; the earliest event where the journal lacks its start."""
         if self.job is not None:
             return self.job.t
         return self.first_ns if self._kinds else 0
 
     @property
     def until_ns(self) -> int:
-        """When the launcher ended; the latest event where it did not."""
+        """Return when the launcher ended; the latest event where it did not."""
         return max(self.began_ns, self.ended.t if self.ended is not None else self.last_ns)
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many events of each kind there were."""
+        """Return how many events of each kind there were."""
         return {str(kind.__struct_config__.tag): count for kind, count in self._kinds.items()}
 
     def take(self, event: e.Event) -> None:
@@ -514,7 +514,7 @@ class LaunchState:
 
     @property
     def restarts_ordered(self) -> int:
-        """How many restarts somebody has ordered: of rounds that others followed here."""
+        """Return how many restarts somebody has ordered: of rounds that others followed here."""
         return sum(number < self.number for number in self._ordered_after)
 
     def _take_limits(self, limits: Mapping[str, float | None]) -> None:

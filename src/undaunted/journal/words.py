@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Tone = Literal["", "good", "odd", "bad"]
 STYLES: dict[Tone, str] = {"": "", "good": "green", "odd": "yellow", "bad": "red"}
-"""How a terminal shows each tone."""
+"""The codes by which a terminal shows each tone."""
 
 _TONES: dict[str, Tone] = {"warning": "odd", "error": "bad"}
 CHECKPOINT, FAULT = "checkpoint", "fault"  # events of ranks with special words
@@ -76,7 +76,7 @@ def exit_in_words(exited: e.RankExited) -> str:
 
 
 def is_news(event: e.Event) -> bool:
-    """Whether an event tells of more than that things go as they should; quick."""
+    """Return whether an event tells of more than that things go as they should; quick."""
     match event:
         case e.RoundStarted(round=number):
             return number > 0

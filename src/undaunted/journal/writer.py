@@ -149,7 +149,7 @@ class JournalWriter:
 
     @property
     def lost(self) -> int:
-        """How many events have been lost so far."""
+        """Return how many events have been lost so far."""
         return self._appender.lost_total + self._dropped
 
     def record(self, event: Event) -> None:

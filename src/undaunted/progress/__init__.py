@@ -1,1 +1,1 @@
-"""What each rank is doing now: shared-memory pages, sections and the timeout engine."""
+"""The present work of each rank: shared-memory pages, sections and the timeout engine."""

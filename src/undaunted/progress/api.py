@@ -1,4 +1,4 @@
-"""What a training program calls to say what it is doing: `undaunted.heartbeat` and friends.
+"""The calls by which a training program says what it does: `undaunted.heartbeat` and friends.
 
 All of these are a few memory stores: no lock, nothing that can block or raise.
 Without a launcher they do nothing that anybody sees, and say so once.

@@ -34,7 +34,7 @@ MEMFD_NAME = "undaunted-pages"
 
 @dataclass(frozen=True, slots=True)
 class MailboxRequest:
-    """What a rank asks of the agent. Answer it with `PageArea.answer`, once."""
+    """A request of a rank to the agent. Answer it with `PageArea.answer`, once."""
 
     sequence: int
     payload: bytes
@@ -202,7 +202,7 @@ class PageArea:
         return asked
 
     def asks(self, index: int) -> bool:
-        """Whether a rank asks whether to stop, now and in the future."""
+        """Return whether a rank asks whether to stop, now and in the future."""
         return 0 < self._words[index][layout.STOP_ASKED] < layout.QUESTIONS
 
     def stop_after(self, iteration: int, why: str) -> None:

@@ -1,4 +1,4 @@
-"""How a rank gets at its page: finds the memory, then claims it if no living process has it.
+"""A rank gets at its page: finds the memory, then claims it if no living process has it.
 
 The value of UNDAUNTED_PAGE is ``v1:PAGES_FD:INDEX:KICK_FD:ACK_FD:AGENT_PID``.
 """

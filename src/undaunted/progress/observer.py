@@ -50,7 +50,7 @@ class Observer:
             self._latest_ns[index] = max(latest_ns, self._latest_ns.get(index, 0))
 
     def seen(self) -> Knowledge:
-        """What the round has shown so far."""
+        """Return the durations that the round has shown so far."""
         spans = [self._latest_ns[index] - first for index, first in self._first_ns.items()]
         return Knowledge(
             world_size=self._world_size,
@@ -60,7 +60,7 @@ class Observer:
 
 
 def warmup_of(page: PageSnapshot, configured: int) -> int:
-    """How many heartbeats, or uses of each section, of this rank are warm-up."""
+    """Return how many heartbeats, or uses of each section, of this rank are warm-up."""
     return configured if page.warmup_iterations is None else page.warmup_iterations
 
 

@@ -1,4 +1,4 @@
-"""What programs were seen to do: how many durations, and the longest. Pure; it is kept on disk.
+"""The durations that programs have shown: their number, and the longest. Pure; kept on disk.
 
 `Knowledge` is what all rounds with as many ranks have shown, as `Samples` by kind:
 
@@ -60,7 +60,7 @@ class Samples(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Knowledge(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a program has shown with a number of ranks.
+    """The durations that a program has shown with a number of ranks.
 
     Attributes:
         world_size: the number of ranks.

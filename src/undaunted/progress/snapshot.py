@@ -1,4 +1,4 @@
-"""What a reader sees of one rank's page at one moment: plain immutable values.
+"""The content of one rank's page at one moment: plain immutable values.
 
 All times are CLOCK_MONOTONIC nanoseconds; ``None`` means "has not happened".
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Phase(enum.IntEnum):
-    """Where a rank is in its life."""
+    """The place of a rank in its life."""
 
     EMPTY = 0  # nobody has attached since the page was reset
     STARTING = 1  # attached; the user's program is about to run or is importing
@@ -101,7 +101,7 @@ class PageSnapshot:
 
     @property
     def latest_ns(self) -> int | None:
-        """When the rank last did something that is watched."""
+        """The time of the rank's last act that is watched."""
         times = [self.heartbeat_ns, self.out_of_section_since_ns]
         times += [section.open_since_ns for section in self.sections.values()]
         return max((time for time in times if time is not None), default=None)

@@ -1,4 +1,4 @@
-"""Which limits a rank has passed, and when to look again: a pure function of page and time."""
+"""The limits that a rank has passed, and when to look again: a pure function of page and time."""
 
 from __future__ import annotations
 

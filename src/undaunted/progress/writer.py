@@ -280,7 +280,7 @@ class PageWriter:
 
     @property
     def asks(self) -> bool:
-        """Whether this rank asks now and then whether to stop."""
+        """Return whether this rank asks now and then whether to stop."""
         word: int = self._words[layout.STOP_ASKED]
         return 0 < word < layout.LEFT
 
@@ -349,7 +349,7 @@ class PageWriter:
 
     @property
     def progress(self) -> int:
-        """When a heartbeat was sent or a section left, CLOCK_MONOTONIC in nanoseconds."""
+        """The time of the last heartbeat or left section, CLOCK_MONOTONIC in nanoseconds."""
         return max(self._words[HEARTBEAT_NS], self._words[layout.LAST_CLOSE_NS])
 
     def detach(self, reason: str = "detached") -> None:

@@ -48,7 +48,7 @@ _DUMP = "_dump_"
 
 
 class Question(msgspec.Struct, frozen=True, array_like=True):
-    """What is asked.
+    """The question.
 
     Attributes:
         path: of a log.

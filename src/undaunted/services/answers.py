@@ -1,4 +1,4 @@
-"""What is answered about a log, in the words of NVRx's service. Pure."""
+"""Answers about a log, in the words of NVRx's service. Pure."""
 
 from __future__ import annotations
 

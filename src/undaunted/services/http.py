@@ -116,7 +116,7 @@ class Gate:
 
 
 def _is_here(host: bytes) -> bool:
-    """Whether a request means this machine by its address: a browser may be told other names."""
+    """Return whether a request names this machine by its address: browsers may get other names."""
     name = host.decode("latin-1").rpartition(":")[0] or host.decode("latin-1")
     if host.endswith(b"]"):
         name = host.decode("latin-1")

@@ -1,4 +1,4 @@
-"""Which log was named, which is being analysed, and what each tells of. Pure.
+"""Logs that were named, those that are analysed, and the result of each. Pure.
 
 Of each path there is one analysis at a time, and one answer: of the file as it is. The whole record
 of a log is what the ledger keeps; `Results` is made of records, and gives back those that changed.
@@ -43,7 +43,7 @@ Progress = Literal["completed", "in_flight", "pending"]
 
 
 class LogResult(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What an analysis has found in a log; where it has rounds, in the last of them.
+    """The result of an analysis of a log; where it has rounds, of the last of them.
 
     Attributes:
         stamp: of the file when it was opened, see `undaunted.base.roots.Opened`.
@@ -76,7 +76,7 @@ class LogResult(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def rounds(self) -> tuple[LogResult, ...]:
-        """What each round in the log tells of."""
+        """The result of each round in the log."""
         return (*self.earlier, self)
 
 
@@ -109,7 +109,7 @@ class Log(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def beside(self) -> tuple[str, str]:
-        """What is read with it."""
+        """The logs that are read with it."""
         return self.dumps, self.errors
 
 
@@ -152,7 +152,7 @@ class Results:
 
     @property
     def queued(self) -> int:
-        """How many logs wait for a program."""
+        """The number of logs that wait for a program."""
         return len(self._queue)
 
     def get(self, path: str) -> Log | None:

@@ -205,7 +205,7 @@ class AttributionService:
         return await self.look(posixpath.join(elsewhere or posixpath.dirname(path), file))
 
     def would_read(self, seen: Seen) -> bool:
-        """Whether a question about a log makes it be read, and nobody has asked before."""
+        """Return whether a question about a log makes it be read, and nobody has asked before."""
         log = self.results.get(seen.path)
         if log is None:
             return True
@@ -416,7 +416,7 @@ _COUNTS = ("submitted", "analysed", "completed", "joined", "pending", "late", "f
 
 
 def _is_news(told: LogResult, before: LogResult | None) -> bool:
-    """Whether others hear of an answer: not while a job is well, nor twice of the same failure."""
+    """Return whether others hear of an answer: not of a job that is well, or a failure again."""
     tells = bool(told.findings or told.ended or told.problem)
     return tells and (before is None or _gist(told) != _gist(before))
 

@@ -1,4 +1,4 @@
-"""What assistants may ask about runs and logs: read only, and below the roots. No protocol here.
+"""Questions of assistants about runs and logs: read only, and below the roots. No protocol here.
 
 Commands of ours do the reading, each in a separate process with a deadline and a limit of memory,
 which the kernel lets read below the roots alone. A run is looked at before, to say what in it leads

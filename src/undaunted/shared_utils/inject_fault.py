@@ -30,11 +30,11 @@ _GPU_SLEEP_CYCLES = 1 << 62
 
 
 class InjectedException(Exception):  # noqa: N818 - the name users know
-    """What the faults with an exception raise."""
+    """The exception of the faults that raise one."""
 
 
 class Fault(enum.Enum):
-    """What happens."""
+    """The kind of a fault."""
 
     GPU_ERROR = enum.auto()  # an illegal access on the CUDA device
     GPU_SLEEP = enum.auto()  # the CUDA device is busy for ever

@@ -1,4 +1,4 @@
-"""Whether a path is safe to write to: no symbolic link, nothing that another user can replace."""
+"""Paths that are safe to write to: no symbolic link, nothing that another user can replace."""
 
 from __future__ import annotations
 

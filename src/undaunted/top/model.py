@@ -35,7 +35,7 @@ _FRONT_STOPPED = (
 
 
 class LauncherProcess(msgspec.Struct, kw_only=True, frozen=True):
-    """What is known of the process that writes a journal.
+    """The facts about the process that writes a journal.
 
     Attributes:
         running: it runs; None = not known.

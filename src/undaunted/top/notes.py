@@ -1,4 +1,4 @@
-"""What has happened, in one line each, from events of journals and of pages. Pure."""
+"""Events of journals and of pages, in one line each. Pure."""
 
 from __future__ import annotations
 

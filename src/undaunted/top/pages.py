@@ -25,7 +25,7 @@ _MOST_RANKS = 4096
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one page shows now.
+    """The present content of one page.
 
     Attributes:
         page: the page.

@@ -35,7 +35,7 @@ _LEAST_NS = 2 * _NS
 
 
 class Rank(msgspec.Struct, kw_only=True):
-    """What is known of one rank. Times are in seconds, None = not known.
+    """The facts about one rank. Times are in seconds, None = not known.
 
     Attributes:
         rank: global rank.

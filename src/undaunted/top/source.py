@@ -1,4 +1,4 @@
-"""Where what is shown comes from: journals and pages, read anew for each moment."""
+"""The source of what is shown: journals and pages, read anew for each moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast a rank is, from one look at its page to the next. Pure."""
+"""The speed of a rank, from one look at its page to the next. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Speed:
         return (last[1] - since[1]) / steps / _NS if steps else None
 
     def sections_s(self) -> dict[str, float]:
-        """How long each section took lately, the median, where it was left three times or more."""
+        """Return the median time of each section lately, where it was left three times or more."""
         return {
             name: median(lasted) / _NS
             for name, (_, lasted) in self._sections.items()

@@ -1,4 +1,4 @@
-"""Which rank keeps the others waiting, and which is slow: guesses from pages alone. Pure.
+"""The rank that keeps the others waiting, and slow ranks: guesses from pages alone. Pure.
 
 The launcher blames nobody before a limit has passed and stacks are gathered; this looks earlier and
 at less, so it says "suspect".

@@ -1,4 +1,4 @@
-"""What stands on the screen: from one moment of a job, and its size, to lines. Pure."""
+"""The text on the screen: from one moment of a job, and its size, to lines. Pure."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SORTS: dict[str, Callable[[Rank], tuple[object, ...]]] = {
 
 @dataclass(slots=True)
 class Choice:
-    """What the user has chosen.
+    """The choice of the user.
 
     Attributes:
         sort: one of `SORTS`.

@@ -1,4 +1,4 @@
-"""How a session runs a step again: its checks, and the question that waits for another slot.
+"""A session runs a step again: its checks, and the question that waits for another slot.
 
 The question is a file of each rank: the odd result, where it was computed, and random generators as
 they were before the step. It is written when the ranks stop, read by the next round, and deleted
@@ -64,7 +64,7 @@ _NOT_ASKED = "the same result when computed again, and no question can wait for 
 
 @dataclass(frozen=True)
 class Rerun:
-    """How a session computes odd results again.
+    """The settings by which a session computes odd results again.
 
     Attributes:
         folder: where a question waits for the next round; all nodes see it. None = a result that
@@ -156,7 +156,7 @@ class Attempts:
 
     @property
     def computes_again(self) -> bool:
-        """Whether odd results are computed again."""
+        """Return whether odd results are computed again."""
         return self._machine.get_mode() is RerunMode.VALIDATE_RESULTS
 
     def of(self, iteration: int) -> Iterator[int]:
@@ -407,7 +407,7 @@ def _known(what: str, value: object, kind: type[Enum]) -> None:
 
 
 def _are_numbers(spike: object, tolerance: object) -> bool:
-    """Whether these can be meant; NaN is no number here."""
+    """Return whether these can be meant; NaN is no number here."""
     if spike is not None and not (isinstance(spike, (int, float)) and spike > 0):
         return False
     return isinstance(tolerance, (int, float)) and tolerance >= 0

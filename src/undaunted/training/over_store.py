@@ -1,4 +1,4 @@
-"""How ranks agree when to stop without a launcher of ours: a thread, and torch's store.
+"""Ranks agree when to stop without a launcher of ours: a thread, and torch's store.
 
 The same as docs/design/training.md says of the pages: the thread has its rank wait that asks, tells
 what it has asked about, and learns from rank 0 after which iteration all stop.

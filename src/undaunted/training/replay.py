@@ -308,5 +308,5 @@ def _ddp(model: Module) -> list[DistributedDataParallel]:
 
 
 def _counts_first_steps(one: DistributedDataParallel) -> bool:
-    """Whether the module learns from its first pass, which cannot be one that reduces nothing."""
+    """Return whether the module learns from its first pass, which then has to reduce."""
     return bool(one.static_graph and not one._static_graph_delay_allreduce_enqueued)  # noqa: SLF001

@@ -275,7 +275,7 @@ class Session:
                 self._end_evaluation()
 
     def leaves_evaluation(self, *, ended: bool = False) -> bool:
-        """Whether all ranks leave an evaluation, of which a batch is over; see `evaluating`.
+        """Return whether all ranks leave an evaluation, of which a batch is over; see `evaluating`.
 
         For adapters of frameworks, whose loops do not go over ``session.evaluating(loader)``.
 
@@ -328,7 +328,7 @@ class Session:
         checks.check(value, name, not_finite=not_finite, spike=spike, tolerance=tolerance)
 
     def should_stop(self, iteration: int) -> bool:
-        """Whether all ranks stop after this iteration, which is over. A few memory stores.
+        """Return whether all ranks stop after this iteration, which is over. A few memory stores.
 
         When they are about to stop it waits until it is known after which iteration: for
         milliseconds, unless the launcher is in trouble.
@@ -393,7 +393,7 @@ class Session:
     # --- stopping ---------------------------------------------------------------------------------
 
     def _stops(self, iteration: int, key: int) -> bool:
-        """Whether all ranks stop after an iteration, whose number in all questions is ``key``."""
+        """Return whether all ranks stop after an iteration, which is ``key`` in all questions."""
         if self.stop is not None:
             return True  # what this rank has said of its stop stays
         if not self._connected:
@@ -434,7 +434,8 @@ class Session:
         if not self._late:
             self._late = True
             _LOG.warning(
-                "rank %d: nobody said within %g s when to stop: training goes on", _rank(), _WAIT_S
+                "rank %d: the ranks could not agree within %g s when to stop: training goes on",
+                *(_rank(), _WAIT_S),
             )
         return False
 
@@ -495,7 +496,7 @@ class Session:
         if _rank() != 0:
             return
         watched = (
-            "the launcher watches"
+            "watched by the launcher"
             if self._page.attached
             else (
                 f"no launcher watches (start with `undaunted run`): stacks are printed after "
@@ -503,12 +504,12 @@ class Session:
             )
         )
         stops = (
-            "all ranks stop together"
+            "all ranks after the same step"
             if not isinstance(self._answers, Alone)
-            else ("this process stops by itself")
+            else "this process"
         )
         end = "" if self._end_time is None else f", at the latest at {_clock(self._end_time)}"
-        _LOG.info("session: %s; when a stop is asked for %s%s", watched, stops, end)
+        _LOG.info("session: %s; a stop request stops %s%s", watched, stops, end)
         if never:
             _LOG.warning(
                 "session: %d iterations, and should_stop was never asked: a signal will not stop "

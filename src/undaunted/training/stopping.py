@@ -1,4 +1,4 @@
-"""Why a job stops early, and after which iteration: what a rank asks, and who answers.
+"""The reason for an early stop and its iteration: questions of a rank, and their answers.
 
 Everybody who answers has the same four functions, see `Answers`. docs/design/training.md says how
 all ranks come to the same iteration.
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from undaunted.progress.layout import stop_of
+from undaunted.progress.writer import current_writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +25,7 @@ WAIT = 1  # what `Answers.ask` says while it is not known after which iteration 
 
 
 class StopReason(enum.Enum):
-    """Why a job stops early."""
+    """The reason for an early stop of a job."""
 
     PREEMPTED = "preempted"
     """A signal, or the end of the scheduler's time."""
@@ -91,7 +92,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class Answer:
-    """When to stop.
+    """The iteration after which to stop.
 
     Attributes:
         after: the iteration, as it was given to `Answers.ask`.
@@ -141,6 +142,21 @@ def end_together(
         page.event(f"stop_{reason.value}", text)
         answers.want(reason, rank)
     answers.leave(_TOLD_S)
+
+
+def tell_launcher(reason: StopReason, rank: int | None, text: str) -> None:
+    """Tell the launcher why all ranks end, without a `Session`: it does not go by exit codes.
+
+    Every rank calls it, and waits until the launcher knows. Without the launcher nothing is done.
+
+    Args:
+        reason: why.
+        rank: the one that is the reason; None = another rank knows.
+        text: for the journal.
+    """
+    page = current_writer()
+    if page.attached:
+        end_together(ByLauncher(page), page, reason, rank, text)
 
 
 class ByLauncher:

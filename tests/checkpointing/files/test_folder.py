@@ -218,7 +218,7 @@ def test_another_job_in_the_same_place_is_told_of(
     else:
         assert len(texts) == 1
         assert texts[0].startswith(f"{storage.place}: another job ({said}) has these")
-        assert texts[0].endswith("give each job a directory of its own")
+        assert texts[0].endswith("give each job its own directory")
 
 
 def test_two_jobs_that_save_a_step_at_once_are_told(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -29,6 +30,7 @@ class Wire(Changing):
         self.sent: list[p.Aside] = []
         self.closed: list[str] = []
         self.deliver: Callable[[p.Aside], None] = self.sent.append
+        self.number = 0
 
     def send(self, message: p.Aside) -> None:
         self.deliver(msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=p.Aside))
@@ -44,6 +46,7 @@ class Job:
     def __init__(self) -> None:
         self.remarks: list[str] = []
         self.notes: list[tuple[int, int, Note]] = []
+        self.numbers = itertools.count(1)  # of connections
         self.controller = ControllerHost(self._notes, self.remarks.append)
 
     def _notes(self, number: int, world_size: int) -> Callable[[Note], None]:
@@ -63,6 +66,7 @@ class Node(Served):
 
     def connect(self) -> None:
         up, self.down = Wire(), Wire()
+        self.down.number = next(self.job.numbers)
         self.down.deliver = self.received
         up.deliver = lambda aside: self.job.controller.received(cast("Any", self.down), aside)
         self.linked(up.send)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -126,3 +127,9 @@ def test_other_steps_and_other_data_are_refused_when_training_goes_on(
         fit(tmp_path, Model(global_batch=4), every=every)
     with pytest.raises(DataChangedError, match="seed"):
         fit(tmp_path, Model(seed=2), every=every)
+
+
+def test_a_trainer_that_it_does_not_fit_is_refused_as_training_begins() -> None:
+    trainer = SimpleNamespace(num_training_batches=1, train_dataloader=None)
+    with pytest.raises(RuntimeError, match=r"accumulate_grad_batches is not there"):
+        LoaderCallback().on_train_start(trainer, None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -125,7 +126,7 @@ def test_the_flag_is_made_when_training_is_complete(
 ) -> None:
     ended: list[str] = []
     monkeypatch.setattr(
-        "nvidia_resiliency_ext.ptl_resiliency._watched.end_together",
+        "nvidia_resiliency_ext.ptl_resiliency._watched.tell_launcher",
         lambda reason, *_: ended.append(reason.value),
     )
     flag = tmp_path / "finished"
@@ -461,6 +462,13 @@ def test_local_checkpoints_are_saved_after_a_while(tmp_path: Path) -> None:
 def test_when_to_save_has_to_be_said_once(when: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="every_n_train_steps"):
         LocalCheckpointCallback(**when)
+
+
+def test_a_trainer_that_cannot_save_locally_is_refused_as_training_begins() -> None:
+    callback = LocalCheckpointCallback(every_n_train_steps=1)
+    trainer = SimpleNamespace(save_checkpoint=lambda path: None)
+    with pytest.raises(RuntimeError, match="storage_options"):
+        callback.setup(trainer, None, "fit")
 
 
 def test_a_local_checkpoint_has_no_path(tmp_path: Path) -> None:

@@ -20,12 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-STATE = ft.FaultToleranceState
-LOADED = "can't update the setup section timeout until persistent checkpoint is loaded"
-MORE = "need to see more training iterations to update the step section timeout"
-ASYNC = "can't update the checkpointing section timeout with async checkpointing"
-SAVED = "checkpointing section is not updated until a checkpoint was saved"
-ALL = "the out-of-section timeout won't be updated until all FT sections were seen"
 CLOSING = "the out-of-section timeout won't be updated as the FT is not closing yet"
 
 
@@ -66,56 +60,6 @@ def a_state() -> Any:
 def is_open(area: PageArea) -> list[str]:
     sections = area.snapshot(0).sections.items()
     return [name for name, section in sections if section.open_since_ns]
-
-
-# --- the rules ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("state", "closing", "sections", "outside", "why_not"),
-    [
-        (STATE(), False, [], False, [LOADED, MORE, SAVED, CLOSING]),
-        (STATE(), True, [], False, [LOADED, MORE, SAVED, ALL]),
-        (STATE(seen_tr_iters_cnt=15), False, [], False, [LOADED, MORE, SAVED, CLOSING]),
-        (STATE(seen_tr_iters_cnt=16), False, ["step"], False, [LOADED, SAVED, CLOSING]),
-        (STATE(is_persistent_chkpt_loaded=True), True, ["setup"], False, [MORE, SAVED, ALL]),
-        (STATE(seen_checkpoints_cnt=1), True, ["checkpointing"], False, [LOADED, MORE, ALL]),
-        (
-            STATE(seen_checkpoints_cnt=1, is_async_chkpt_enabled=True),
-            True,
-            [],
-            False,
-            [LOADED, MORE, ASYNC, ALL],
-        ),
-        (
-            STATE(
-                is_persistent_chkpt_loaded=True,
-                seen_tr_iters_cnt=16,
-                seen_checkpoints_cnt=1,
-                is_async_chkpt_enabled=True,
-            ),
-            True,
-            ["setup", "step"],
-            True,
-            [ASYNC],
-        ),
-        (
-            STATE(is_persistent_chkpt_loaded=True, seen_tr_iters_cnt=16, seen_checkpoints_cnt=1),
-            False,
-            ["setup", "step", "checkpointing"],
-            False,
-            [CLOSING],
-        ),
-    ],
-)
-def test_what_can_be_calculated(
-    state: ft.FaultToleranceState,
-    closing: bool,
-    sections: list[str],
-    outside: bool,
-    why_not: list[str],
-) -> None:
-    assert ft.possible_update(state, is_closing_ft=closing) == (sections, outside, why_not)
 
 
 # --- sections -------------------------------------------------------------------------------------
@@ -478,3 +422,14 @@ def test_a_file_without_limits_is_not_said_to_be_loaded(
 def test_a_folder_for_checkpoints_has_to_be_there(config: Any) -> None:
     with pytest.raises(ValueError, match=r"set checkpoint\.save"):
         ft.setup(config)
+
+
+def test_sizes_are_found_in_either_configuration() -> None:
+    sizes = {"num_layers": 4, "seq_length": 128, "micro_batch_size": 2}
+    assert ft.sizes_of(SimpleNamespace(**sizes, hidden_size=None)) == sizes
+    nested = SimpleNamespace(
+        model=SimpleNamespace(num_layers=4, seq_length=128),
+        train=SimpleNamespace(micro_batch_size=2),
+    )
+    assert ft.sizes_of(nested) == sizes
+    assert ft.sizes_of(object()) == {}

@@ -76,13 +76,25 @@ def test_what_is_saved_and_when():
     assert disabled.state_dict(None, "torch_dist", force=True) is not None
 
 
+def megatron(monkeypatch, sharded):
+    for name in ("megatron", "megatron.core", "megatron.core.dist_checkpointing"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace())
+    mapping = SimpleNamespace(ShardedObject=sharded)
+    monkeypatch.setitem(sys.modules, "megatron.core.dist_checkpointing.mapping", mapping)
+
+
+def test_a_megatron_that_saves_in_another_way_is_refused_as_the_job_starts(monkeypatch):
+    megatron(monkeypatch, lambda key, data: None)
+    with pytest.raises(RuntimeError, match="ShardedObject"):
+        rerun.initialize_rerun_state_machine()
+    megatron(monkeypatch, lambda key, data, shape, offset, replica=0: None)
+    rerun.initialize_rerun_state_machine()
+    rerun.destroy_rerun_state_machine()
+
+
 def test_what_belongs_to_a_rank_is_a_sharded_object(monkeypatch):
     calls = []
-    mapping = SimpleNamespace(ShardedObject=lambda *given: calls.append(given) or "object")
-    monkeypatch.setitem(sys.modules, "megatron", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "megatron.core", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "megatron.core.dist_checkpointing", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "megatron.core.dist_checkpointing.mapping", mapping)
+    megatron(monkeypatch, lambda *given: calls.append(given) or "object")
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "4")
     machine = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)

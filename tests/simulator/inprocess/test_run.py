@@ -66,3 +66,17 @@ def test_seeds_find_a_planted_bug(bug: Bug, monkeypatch: pytest.MonkeyPatch) -> 
 
 def problem(bug: Bug, seed: int) -> str:
     return run(bug.setup, seed, kinds=bug.kinds).problem
+
+
+@pytest.mark.parametrize("seed", [201781, 201798])
+def test_a_guard_that_has_found_the_new_controller_stays_connected(seed: int) -> None:
+    """It was told of the move later, and dropped the connection where the network was cut."""
+    result = run(vary(seed, 8), seed)
+    assert not result.problem
+
+
+@pytest.mark.parametrize("seed", [205425, 206396])
+def test_late_messages_of_an_older_connection_do_not_count(seed: int) -> None:
+    """They were taken for those of a newer one, since they came after its first message."""
+    result = run(vary(seed, 8), seed)
+    assert not result.problem

@@ -54,7 +54,7 @@ _LAUNCHER_KNOWS = OWN_WORDS | {"peer_lost"}
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What files beside the journal say of a round; as in `Case`."""
+    """The words of files beside the journal about a round; as in `Case`."""
 
     findings: tuple[Finding, ...] = ()
     look: tuple[str, ...] = ()
@@ -418,5 +418,5 @@ def case_of_files(evidence: Evidence, step: float | None, last: LastWords | None
 
 
 def has_failed(case: Case) -> bool:
-    """Whether files, or the launcher, tell of a failure."""
+    """Return whether files, or the launcher, tell of a failure."""
     return bool(case.findings or case.line)

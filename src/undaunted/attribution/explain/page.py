@@ -254,7 +254,7 @@ def _job_line(job: JobSummary, failed: int) -> str:
 
 
 def was_asked_for(one: Explained) -> bool:
-    """Whether somebody wanted this end: nothing has failed."""
+    """Return whether somebody wanted this end: nothing has failed."""
     return one.root is not None and one.root.cause in _ASKED
 
 

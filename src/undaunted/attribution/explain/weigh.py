@@ -34,7 +34,7 @@ OWN_WORDS = frozenset({"data_error", "not_finite"})
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of one failure.
+    """The facts about one failure.
 
     Attributes:
         name: ``round 3``; "" = the one failure of a folder without a journal.

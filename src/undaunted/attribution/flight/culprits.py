@@ -95,7 +95,7 @@ class GroupState(msgspec.Struct, frozen=True):
 
 
 class Analysis(msgspec.Struct, frozen=True):
-    """What recordings say.
+    """The result of recordings.
 
     Attributes:
         culprits: the surest first; empty = nobody waits, or it cannot be known for whom.

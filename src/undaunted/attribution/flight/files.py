@@ -42,7 +42,7 @@ class Problem(msgspec.Struct, frozen=True):
 
 
 class Dumps(msgspec.Struct, frozen=True):
-    """What a directory holds.
+    """The dumps of a directory.
 
     Attributes:
         recordings: one for each rank, by rank.

@@ -1,4 +1,4 @@
-"""What one rank's Flight Recorder says, reduced to what finding a culprit needs. Pure.
+"""The recording of one rank's Flight Recorder, as finding a culprit needs it. Pure.
 
 torch records each operation of each process group. A dump has thousands of them; a `Recording` has,
 for each group, where the rank is, the last few calls, and the transfers that have not ended: some
@@ -61,7 +61,7 @@ class NotADumpError(ValueError):
 
 
 class Call(msgspec.Struct, frozen=True, array_like=True):
-    """What a rank called.
+    """A call of a rank.
 
     Attributes:
         name: ``all_reduce``.
@@ -81,7 +81,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Group(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """Where a rank is in one group. Collectives of a group are numbered, by all members alike.
+    """The place of a rank in one group. All members number its collectives alike.
 
     Attributes:
         name: of the process group; the same on all ranks.
@@ -120,11 +120,11 @@ class Group(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
         return self.calls[place] if 0 <= place < len(self.calls) else -1
 
     def came_to(self, number: int) -> bool:
-        """Whether this collective is called, and all before it have ended."""
+        """Return whether this collective is called, and all before it have ended."""
         return self.enqueued >= number and not -1 < self.oldest < number
 
     def ended(self, number: int) -> bool:
-        """Whether this collective has ended here."""
+        """Return whether this collective has ended here."""
         return self.enqueued >= number and (self.oldest == -1 or number < self.oldest)
 
 
@@ -140,7 +140,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Pair(msgspec.Struct, frozen=True, array_like=True):
-    """How many transfers a rank has called for and ended with a peer, from the first on."""
+    """The number of transfers that a rank has called for, and ended, with a peer."""
 
     group: str
     sends: bool
@@ -150,7 +150,7 @@ class Pair(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Wait(msgspec.Struct, frozen=True, array_like=True):
-    """What the main thread waits in, where it is a transfer that is not recorded (gloo).
+    """The transfer in which the main thread waits, where it is not recorded (gloo).
 
     Attributes:
         name: ``recv``.
@@ -175,7 +175,7 @@ class Pause(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Recording(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What is left of the dump of one rank.
+    """The part of the dump of one rank that is kept.
 
     Attributes:
         rank: -1 = not known.
@@ -211,7 +211,7 @@ class Recording(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
 
     @property
     def called(self) -> float:
-        """When it last called something that is kept here, seconds since 1970; 0 = not known."""
+        """The time of the last call that is kept here, seconds since 1970; 0 = not known."""
         times = [group.t for group in self.groups] + [one.t for one in self.transfers]
         return max(times, default=0.0)
 

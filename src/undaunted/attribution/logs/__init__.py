@@ -1,1 +1,1 @@
-"""What log files say about a failure: rules, a scanner, and a comparison with a good round."""
+"""A failure by its log files: rules, a scanner, and a comparison with a good round."""

@@ -80,7 +80,7 @@ _VAGUE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What logs say about the last failure of a job.
+    """The last failure of a job, as logs tell it.
 
     Attributes:
         findings: the root cause first; empty if nothing ended the program.

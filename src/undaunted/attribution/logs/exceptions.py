@@ -1,4 +1,4 @@
-"""What an exception means: by its class and frames first, then by its words. Pure."""
+"""The meaning of an exception: by its class and frames first, then by its words. Pure."""
 
 from __future__ import annotations
 

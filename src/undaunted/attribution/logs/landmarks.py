@@ -1,4 +1,4 @@
-"""What a log says of itself: where its rounds begin, and where other logs and dumps are.
+"""Landmarks of a log: the begin of its rounds, and the places of other logs and dumps.
 
 These lines are printed by launchers and batch scripts, not by ranks:
 
@@ -87,7 +87,7 @@ class LastWords(NamedTuple):
 
 
 class Landmarks(NamedTuple):
-    """What was found in a log.
+    """The landmarks of a log.
 
     Attributes:
         rounds: where each round is, in order; the first one from the beginning of the file.

@@ -1,4 +1,4 @@
-"""Which literals a line needs, in which order, for a regular expression to fit it. Pure.
+"""The literals that a line needs, in their order, to fit a regular expression. Pure.
 
 A cheap test of templates: most lines that have one literal of a rule lack the others.
 """
@@ -29,7 +29,7 @@ _ANYTHING = "\0"  # ends a text
 
 
 class Literals:
-    """What templates have of which lines an expression fits."""
+    """The literals of templates of which lines an expression fits."""
 
     def __init__(self, expression: str) -> None:
         """Read it; of one that is not understood, or that needs no literal, nothing is needed."""

@@ -1,4 +1,4 @@
-"""Who says a line of a log, and when: what stands before the message, or names its file. Pure.
+"""The source and time of a line of a log, by its prefix, or by the name of its file. Pure.
 
 Many programs write something before a line: `srun --label` the rank, torchrun the role and rank,
 journald a time and the host, loggers a time and a level. Pieces are taken off one after the other.
@@ -88,7 +88,7 @@ _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct",
 
 @dataclass(slots=True)
 class Prefix:
-    """What stands before the message of a line.
+    """The prefix of the message of a line.
 
     Attributes:
         rank: of the process that says it, None = not said.
@@ -178,7 +178,7 @@ def rank_in_name(path: str) -> tuple[int, str] | None:
 
 
 def is_of_torchrun(path: str) -> bool:
-    """Whether torchrun has named the folder of a file, after a rank of the node."""
+    """Return whether torchrun has named the folder of a file, after a rank of the node."""
     parts = path.split("/")[-3:-1]
     return len(parts) == 2 and bool(_ATTEMPT.fullmatch(parts[0])) and parts[1].isdigit()
 

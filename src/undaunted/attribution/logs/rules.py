@@ -67,7 +67,7 @@ _NOT_FATAL = re.compile(r"\bnon-?fatal\b", re.IGNORECASE)
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is known of a message; the head of the file says what each key means."""
+    """The facts about a message; the head of the file says what each key means."""
 
     id: str
     texts: list[str] = []
@@ -128,7 +128,7 @@ class Step(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What lines with the same template may mean.
+    """The possible meanings of lines with the same template.
 
     Attributes:
         numbers: of rules that may fit, in order.
@@ -144,7 +144,7 @@ class Fit(NamedTuple):
 
 
 class Meaning(NamedTuple):
-    """What a line means.
+    """The meaning of a line.
 
     Attributes:
         cause: a name of `CAUSES`.
@@ -195,7 +195,7 @@ def _ranks(text: str) -> list[int]:
 
 
 class End(NamedTuple):
-    """What the end of a process means; see `Meaning`."""
+    """The meaning of the end of a process; see `Meaning`."""
 
     cause: str
     confidence: float
@@ -246,17 +246,17 @@ class Rule:
 
     @property
     def is_read_always(self) -> bool:
-        """Whether more of its lines are read, although enough of its cause are known."""
+        """Return whether more of its lines are read, although enough of its cause are known."""
         return self.finds_nodes or self.varies
 
     def is_likely(self, line: str, begins: int) -> bool:
-        """Whether it may fit a line with the template of this one."""
+        """Return whether it may fit a line with the template of this one."""
         if self._minds_digits:
             return self.literals.are_in(template(line.encode()).decode())
         return self.meaning(line, begins) is not None
 
     def has_line(self, line: str) -> bool:
-        """Whether it may fit a line, whatever stands before its message, outside tracebacks."""
+        """Return whether it may fit a line with any prefix, outside tracebacks."""
         if self.row.exception:
             return any(mark in line for mark in _MARKS)
         return self._line(line) is not None
@@ -397,11 +397,11 @@ class Rules:
         return Step(kind, text, step, _number(found["epoch"]) if "epoch" in named else None)
 
     def is_end(self, line: str) -> bool:
-        """Whether a line says that the program came to its end."""
+        """Return whether a line says that the program came to its end."""
         return bool(self._ends(line)) and not self._not_ends(line)
 
     def is_plain(self, line: str, numbers: tuple[int, ...]) -> bool:
-        """Whether a line means nothing, whatever stands before its message, outside tracebacks.
+        """Return whether a line means nothing, with any prefix, outside tracebacks.
 
         Args:
             line: cleaned.
@@ -411,7 +411,7 @@ class Rules:
 
     @staticmethod
     def is_exception(message: str) -> bool:
-        """Whether it looks like the last line of a traceback."""
+        """Return whether it looks like the last line of a traceback."""
         return bool(_EXCEPTION(message))
 
     def meaning(

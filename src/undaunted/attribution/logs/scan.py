@@ -170,7 +170,7 @@ class LineSeen:
 
     @property
     def certain(self) -> bool:
-        """Whether it would come again in every attempt."""
+        """Return whether it would come again in every attempt."""
         return all(hit.meaning.certain for hit in self.hits)
 
 
@@ -230,7 +230,7 @@ class _Error(NamedTuple):
 
 
 class LogScan:
-    """What a log file says, read as far as it has been written. Not for several threads.
+    """A log file, read as far as it has been written. Not for several threads.
 
     Attributes:
         path: the file.
@@ -672,7 +672,7 @@ class LogScan:
         return self._hit(error.kept._replace(meaning=meaning))
 
     def went_on_after(self, t: float) -> bool:
-        """Whether the last steps are known to have been after a time."""
+        """Return whether the last steps are known to have been after a time."""
         times = [read_prefix(clean(raw), self._year).t for raw in self._step_lines]
         return len(times) == SURVIVED_BY and min(times) > t
 

@@ -1,4 +1,4 @@
-"""Which rank is slow: times of sections of the program, compared between ranks and over time.
+"""Slow ranks: times of sections of the program, compared between ranks and over time.
 
     from undaunted.attribution import straggler
 

@@ -274,7 +274,7 @@ def _scores(wanted: str | Iterable[str]) -> set[str]:
 
 
 class ReportInterval:
-    """Which step is due for a report: counted, not timed, so that it is the same on every rank.
+    """The steps that are due for a report: counted, not timed, so that all ranks agree.
 
     Args:
         seconds: time between reports.

@@ -27,7 +27,7 @@ _FLAG = (True, False)
 
 @dataclass(kw_only=True)
 class NVRxStragglerDetectionConfig:
-    """What is reported, and when it is worth a warning.
+    """The content of reports, and the thresholds of warnings.
 
     Attributes:
         enabled: whether anything is done at all.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 Reference = Literal["best", "peers"]
-"""What a rank's median is compared with: the best of all ranks, or the median of the others."""
+"""The reference of a rank's median: the best of all ranks, or the median of the others."""
 
 
 def is_number(value: object) -> bool:
@@ -45,7 +45,7 @@ def check(name: str, value: object, fits: bool, give: str) -> None:
 
 
 class Statistic(Enum):
-    """What a summary of times has. Times of sections are in ms, of the device in µs."""
+    """The figures of a summary of times. Times of sections are in ms, of the device in µs."""
 
     MIN = "MIN"
     MAX = "MAX"
@@ -82,7 +82,7 @@ def _summary(times: Sequence[float], median: float, degrees: int) -> Summary:
 
 
 class RankTimes(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a rank tells the others for a report.
+    """The times that a rank tells the others for a report.
 
     Attributes:
         node: its name.

@@ -44,7 +44,7 @@ _RESTORE_DATA = (
 )
 _BUCKETS = (
     "probably by the order in which gradients are added up. DistributedDataParallel puts them into "
-    "other buckets in its first step after a start than in all later ones, and a sum over more "
+    "other buckets in its first step after a start than in all later ones. A sum over more "
     "than two ranks has other last bits in another order. That loses nothing. If it is not that, "
     "state which nobody looks at was not restored."
 )
@@ -97,7 +97,7 @@ class Clue:
         return self.difference.equals.get(self.name(kind))
 
     def anew(self, kind: str) -> bool:
-        """Whether a part is as it was at the very beginning."""
+        """Return whether a part is as it was at the very beginning."""
         began = self.equal_to(kind) == self.first
         return began and self.difference.iteration != self.first
 
@@ -228,8 +228,8 @@ def _parameters(clue: Clue) -> Defect:
     return Defect(
         "parameters-differ",
         "red",
-        f"{clue.where()}, {clue.parameters()} are none of the undisturbed run at that point: what "
-        "is loaded is a mixture (only a part of the keys, or files of different checkpoints), or "
+        f"{clue.where()}, {clue.parameters()} are none of the undisturbed run at that point. They "
+        "are a mixture (of a part of the keys, or of different checkpoints), or "
         "the checkpoint was taken in the middle of an update.",
         "Write each checkpoint under a new name, make it visible by one rename when it is "
         "complete, and load with strict=True.",
@@ -366,7 +366,7 @@ def _order(clue: Clue) -> tuple[str, str]:
         key = "data-at-another-position"
         what = (
             f"is that of step {instead}: batches are skipped or seen twice. The position within "
-            "the epoch is not restored, those that workers had fetched ahead count as seen, or "
+            "the epoch is not restored, batches that workers had fetched ahead count, or "
             "the position is saved before they are used"
         )
     elif not clue.fresh:

@@ -1,4 +1,4 @@
-"""How a run ended, compared with the undisturbed one. Pure."""
+"""The end of a run, compared with the undisturbed one. Pure."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Identity:
-    """How a part of a run compares with the undisturbed one.
+    """The comparison of a part of a run with the undisturbed one.
 
     Attributes:
         state: ``identical``; ``random``: nothing but the random state differs; ``differs``;

@@ -88,7 +88,7 @@ class ReferenceRun:
         return self._with_parameters.get(parameters, [])
 
     def draws(self, iteration: int) -> bool:
-        """Whether the random state moved in an iteration; True where it is not known."""
+        """Return whether the random state moved in an iteration; True where it is not known."""
         here = [(key, states) for key, states in self._random if key.iteration == iteration]
         after = [states for key, states in self._random if key.iteration > iteration]
         began = next((states for key, states in here if key.at == FORWARD), None)

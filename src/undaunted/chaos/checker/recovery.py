@@ -1,4 +1,4 @@
-"""Whether a run got over a fault, how long that took and how many steps it cost. Pure."""
+"""The recovery of a run from a fault, its time, and the steps that it cost. Pure."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ class RoundAfter(NamedTuple):
 
     @property
     def stepped_ns(self) -> int | None:
-        """When the last rank began its first step; None unless all did."""
+        """Return when the last rank began its first step; None unless all did."""
         return self.state.all_passed("first_step")
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """How a run went on after a fault.
+    """The recovery of a run after a fault.
 
     Attributes:
         resumed: for each rank, the iteration that it went on with; empty = it did not, or nothing
@@ -107,7 +107,7 @@ def started_again_ns(cut: Cut, history: History) -> int | None:
 
 
 def stopped(cut: Cut, history: History) -> bool:
-    """Whether the ranks stopped in order because of the fault, and were started again."""
+    """Return whether the ranks stopped in order because of the fault, and were started again."""
     return KINDS[cut.fault.kind].stops and started_again_ns(cut, history) is not None
 
 

@@ -115,6 +115,6 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> bool:
-        """Whether it is known that the script survives this fault, or that it does not."""
+        """Return whether it is known that the script survives this fault, or that it does not."""
         unknown = any(finding.key in _NOT_JUDGED for finding in self.findings)
         return self.colour == "red" or not (unknown or self.colour == "skipped")

@@ -90,7 +90,7 @@ def size(count: int) -> str:
 
 
 def counts(verdicts: Iterable[Judgement]) -> dict[Colour, int]:
-    """How many verdicts there are of each colour that occurs, the worst first."""
+    """Return how many verdicts there are of each colour that occurs, the worst first."""
     found = [verdict.colour for verdict in verdicts]
     return {colour: found.count(colour) for colour in COLOURS if colour in found}
 

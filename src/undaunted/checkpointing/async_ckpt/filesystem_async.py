@@ -249,7 +249,7 @@ _get_write_results_queue = get_write_results_queue
 
 @dataclass(frozen=True)
 class Prefix:
-    """How names of a rank's files begin; what torch's own class has."""
+    """The begin of the names of a rank's files; it has what torch's own class has."""
 
     prefix: str
 

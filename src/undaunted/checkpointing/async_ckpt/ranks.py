@@ -1,4 +1,4 @@
-"""What ranks say to each other about a save, over their process group and with a deadline.
+"""Ranks talk about a save, over their process group and with a deadline.
 
 Plain tensors only, on the CPU where the group has gloo, else on the current device. All ranks of
 the group call the same method at the same place of their program.
@@ -25,7 +25,7 @@ _LENGTH_BYTES = 8
 
 
 class State(enum.IntEnum):
-    """How far a save is; the least of all ranks' is the job's."""
+    """The progress of a save; the least of all ranks' is the job's."""
 
     FAILED = 0
     RUNNING = 1
@@ -33,7 +33,7 @@ class State(enum.IntEnum):
 
 
 class RankFailure(msgspec.Struct, frozen=True):
-    """Why a rank has failed, as the others are told.
+    """The failure of a rank, as the others are told.
 
     Attributes:
         text: for people.
@@ -79,7 +79,7 @@ class Ranks:
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether this rank decides."""
+        """Return whether this rank decides."""
         return self.rank == self.coordinator_rank or not self.use_dist
 
     @property

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CheckpointMetadataCache",
     "SaveFailedError",
+    "get_metadata_caching_status",
     "init_checkpoint_metadata_cache",
     "save_state_dict_async_finalize",
     "save_state_dict_async_plan",
@@ -423,16 +424,16 @@ def _same(one: SavePlan | None, other: SavePlan) -> bool:
 _global: CheckpointMetadataCache | None = None
 
 
-def init_checkpoint_metadata_cache(md: Metadata | None = None) -> None:
+def init_checkpoint_metadata_cache(cached_global_metadata: Metadata | None = None) -> None:
     """Begin anew with the cache that is used where none is given.
 
     Args:
-        md: metadata of a checkpoint that was loaded.
+        cached_global_metadata: of a checkpoint that was loaded.
     """
     global _global  # noqa: PLW0603 - there is one per process
     _global = CheckpointMetadataCache()
-    if md is not None:
-        _global.set_cached_global_metadata(md)
+    if cached_global_metadata is not None:
+        _global.set_cached_global_metadata(cached_global_metadata)
 
 
 def the_cache() -> CheckpointMetadataCache:
@@ -441,6 +442,11 @@ def the_cache() -> CheckpointMetadataCache:
         init_checkpoint_metadata_cache()
     assert _global is not None
     return _global
+
+
+def get_metadata_caching_status() -> tuple[bool, bool]:
+    """Return whether the last save used plans of the one before, and plans of a loaded one."""
+    return the_cache().get_metadata_caching_status()
 
 
 # --- as bytes -------------------------------------------------------------------------------------

@@ -161,12 +161,12 @@ class Node:
 
     @property
     def is_list(self) -> bool:
-        """Whether it is a list, or a tuple."""
+        """Return whether it is a list, or a tuple."""
         return self.kind == TUPLE or isinstance(next(iter(self.parts), None), int)
 
     @property
     def is_mapping(self) -> bool:
-        """Whether it is a dictionary."""
+        """Return whether it is a dictionary."""
         return self.name is None and self.is_there and not self.is_list
 
     @property
@@ -176,7 +176,7 @@ class Node:
 
     @property
     def is_there(self) -> bool:
-        """Whether something was saved there."""
+        """Return whether something was saved there."""
         return self.name is not None or bool(self.parts) or bool(self.kind)
 
     def key(self, part: str) -> Any:

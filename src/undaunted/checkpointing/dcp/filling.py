@@ -1,4 +1,4 @@
-"""What of a checkpoint goes where in a state.
+"""The places in a state for the parts of a checkpoint.
 
 What an object is given is built from the names in the checkpoint, whatever the object has now, and
 it decides itself. Plain containers are filled with what was saved in them; tensors are filled in
@@ -420,7 +420,7 @@ class _Memory:
                         self._of_modules.add(_area(value))
 
     def claim(self, tensor: torch.Tensor, owner: _Owner) -> bool:
-        """Whether an object's own tensor may be filled for it."""
+        """Return whether an object's own tensor may be filled for it."""
         area = _area(tensor)
         if not isinstance(owner.value, torch.nn.Module) and self._of_modules.meets(area):
             return False
@@ -446,7 +446,7 @@ class _Areas:
         self._ends: dict[torch.device, list[int]] = defaultdict(list)
 
     def meets(self, area: _Area | None) -> bool:
-        """Whether an area overlaps one of these."""
+        """Return whether an area overlaps one of these."""
         if area is None:
             return False
         met = self._met(area)
@@ -478,7 +478,7 @@ def _area(tensor: torch.Tensor) -> _Area | None:
 
 
 def _repeats(tensor: torch.Tensor) -> bool:
-    """Whether several values of a tensor may lie in one place, as after ``expand``."""
+    """Return whether several values of a tensor may lie in one place, as after ``expand``."""
     local = _local(tensor)
     if type(local) not in (torch.Tensor, torch.nn.Parameter) or local.layout != torch.strided:
         return False
@@ -524,7 +524,7 @@ def _check_memory(flat: Mapping[str, Any]) -> None:
 
 
 def _is_protected(value: Any, *, stateful: bool = True) -> bool:
-    """Whether there are tensors, or objects, which have to be in the checkpoint."""
+    """Return whether there are tensors, or objects, which have to be in the checkpoint."""
     if isinstance(value, torch.Tensor):
         return True
     if is_stateful(value):

@@ -69,9 +69,7 @@ class _Pickler(pickle.Pickler):
 
     def reducer_override(self, value: Any) -> Any:
         if isinstance(value, DTensor):
-            raise TypeError(
-                "a DTensor in an object is not saved: put it into a list or dictionary of its own"
-            )
+            raise TypeError("a DTensor in an object is not saved: put it into a list or dictionary")
         make = _MADE_FROM.get(type(value))
         return NotImplemented if make is None else make(value)
 
@@ -153,7 +151,7 @@ def refused_types(content: bytes | bytearray | memoryview, more: Sequence[type] 
 
 
 def is_refused(content: bytes, more: Sequence[type] = ()) -> bool:
-    """Whether ``load_object`` refuses what ``torch.save`` has written."""
+    """Return whether ``load_object`` refuses what ``torch.save`` has written."""
     if refused_types(content, more):
         return True
     if _LONG_INTEGER not in content:
@@ -294,7 +292,7 @@ _LONG_BITS = 2000
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a value cannot change and is told by its ``repr``."""
+    """Return whether a value cannot change and is told by its ``repr``."""
     kind = type(value)
     if kind is int:  # longer ones torch writes and does not read
         return int(value).bit_length() < _LONG_BITS
@@ -304,7 +302,7 @@ def is_plain(value: Any) -> bool:
 
 
 def _is_simple(value: Any) -> bool:
-    """Whether a value is made of plain ones, so that there is no doubt that it can be loaded."""
+    """Return whether a value is made of plain ones, which can be loaded without a doubt."""
     kind = type(value)
     if kind in (list, tuple, set):
         return all(map(_is_simple, value))
@@ -312,7 +310,7 @@ def _is_simple(value: Any) -> bool:
 
 
 class WrittenValues:
-    """What plain values become in a file."""
+    """The form of plain values in a file."""
 
     def __init__(self) -> None:
         self._known: dict[str, bytes] = {}
@@ -385,7 +383,7 @@ def _is_default(kind: type) -> bool:
 
 
 class LoadedValues:
-    """What plain values in a file are."""
+    """The plain values of a file, from their form in it."""
 
     def __init__(self) -> None:
         self._known: dict[bytes, Any] = {}

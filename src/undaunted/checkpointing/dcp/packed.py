@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def is_packed(value: Any) -> bool:
-    """Whether a value is such a tensor. Of a DTensor, ask for its local tensor."""
+    """Return whether a value is such a tensor. Of a DTensor, ask for its local tensor."""
     if type(value) in ORDINARY or not isinstance(value, torch.Tensor):
         return False
     if isinstance(value, DTensor) or is_on_its_way(value):
@@ -72,7 +72,7 @@ def mark(items: Iterable[WriteItem], planner: SavePlanner) -> list[tuple[str, to
 
 
 def is_marked(properties: Any) -> bool:
-    """Whether a plan's properties of a tensor say that it is packed."""
+    """Return whether a plan's properties of a tensor say that it is packed."""
     return getattr(properties, "packed", False)
 
 

@@ -118,7 +118,7 @@ def _with_hint(item: WriteItem, hint: int | None) -> WriteItem:
 def _wire(plan: SavePlan) -> _EncodedPlan:
     if not plan.usable:
         raise CheckpointError(
-            "the planner reuses plans of its own accord: make it without enable_plan_caching, "
+            "the planner reuses plans by itself: make it without enable_plan_caching, "
             "undaunted reuses plans already"
         )
     if plan.storage_data is not None:
@@ -285,5 +285,5 @@ def _sharding(tensor: Any) -> tuple[str, str, list[int] | None]:
 
 
 def _is_sharded(value: Any) -> bool:
-    """Whether a planner would make more of it than an object."""
+    """Return whether a planner would make more of it than an object."""
     return hasattr(value, "__create_write_items__") or hasattr(value, "local_shards")

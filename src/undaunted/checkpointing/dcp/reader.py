@@ -246,7 +246,7 @@ class _Here:
     at: int = 0
 
     def is_at(self, saved: Sequence[ChunkStorageMetadata]) -> bool:
-        """Whether what is here is that part again, and nothing else."""
+        """Return whether what is here is that part again, and nothing else."""
         return len(self.parts) == 1 and self.at < len(saved) and saved[self.at] == self.parts[0]
 
 
@@ -599,7 +599,7 @@ class Planner(DefaultLoadPlanner):  # type: ignore[misc]  # torch: no types
 
 
 def may_be_beside(*, several: bool) -> bool:
-    """Whether other ranks may be on this machine: there are several, and no launcher denies it."""
+    """Return whether other ranks may be on this machine: of several, if no launcher denies it."""
     return several and os.environ.get("LOCAL_WORLD_SIZE") != "1"
 
 
@@ -644,7 +644,7 @@ def _own_bytes(read: Read) -> int:
 
 
 def _is_replicated(planner: LoadPlanner, name: str) -> bool:
-    """Whether several ranks have the same part of a tensor."""
+    """Return whether several ranks have the same part of a tensor."""
     value = getattr(planner, "state_dict", {}).get(name)
     if not isinstance(value, DTensor):
         return False

@@ -1,4 +1,4 @@
-"""Whether all ranks mean the same by a name that is saved once."""
+"""Names that are saved once have to mean the same on all ranks."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def content_of(plan: SavePlan, planner: SavePlanner, given: Mapping[str, Any]) -
 
 
 def _is_of_some_ranks(planner: DefaultSavePlanner, item: WriteItem) -> bool:
-    """Whether it is a shard on a mesh of some ranks: other ranks may have others of that name."""
+    """Return whether it is a shard on a mesh of some ranks: others may have more of that name."""
     value = planner.state_dict.get(item.index.fqn)
     return isinstance(value, DTensor) and value.device_mesh.size() < dist.get_world_size()
 
@@ -324,7 +324,7 @@ def _numbered(holders: Mapping[_Key, Sequence[int]], count: int) -> dict[_Key, i
 
 
 def equal(ranks: Iterable[Mapping[int, bytes]]) -> bool:
-    """Whether all ranks of each group have the same values, from `Groups.digests` of each."""
+    """Return whether all ranks of each group have the same values, by `Groups.digests`."""
     first: dict[int, bytes] = {}
     return all(first.setdefault(group, d) == d for of_rank in ranks for group, d in of_rank.items())
 
@@ -389,8 +389,8 @@ def check_plans(plans: Sequence[SavePlan]) -> None:
         more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
         told = "; ".join(_told(plans, name) for name in names[:_NAMED])
         raise StateError(
-            f"ranks have different things under one name: {told}{more}. What all ranks have under "
-            "one name is saved once: give what differs from rank to rank a name for each rank",
+            f"ranks have different things under one name: {told}{more}. A name of all ranks is "
+            "saved once: give what differs from rank to rank a name for each rank",
             _ranks_of(plans, names[0]),
         )
 
@@ -435,8 +435,8 @@ def _check_containers(plans: Sequence[SavePlan]) -> None:
             if outer := paths.get(path[:length]):
                 raise StateError(
                     f"{outer} is a value on {_listed(_ranks_of(plans, outer))}, and has {name} in "
-                    f"it on {_listed(_ranks_of(plans, name))}. What all ranks have under one name "
-                    "is saved once: give it the same structure on all ranks, or wrap it in "
+                    f"it on {_listed(_ranks_of(plans, name))}. A name of all ranks is "
+                    "saved once: give it the same structure on all ranks, or wrap it in "
                     "PerRank(...) on all of them",
                     _ranks_of(plans, outer),
                 )

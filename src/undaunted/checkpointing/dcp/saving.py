@@ -156,7 +156,7 @@ class Staged:
 
 
 class Planned:
-    """What will be saved of one state; good for one save.
+    """The plan of one save of a state.
 
     Attributes:
         structure: fingerprint of the structure, hexadecimal, the same on all ranks.
@@ -487,7 +487,7 @@ def _planned_alone(flat: dict[str, Any]) -> None:
 
 
 def _plans_by_default(planner: SavePlanner) -> bool:
-    """Whether the plan follows from the flat state alone, so that this may be compared instead."""
+    """Return whether the plan follows from the flat state alone, which may be compared instead."""
     return isinstance(planner, DefaultSavePlanner) and all(
         getattr(type(planner), name) is getattr(DefaultSavePlanner, name)
         for name in ("create_local_plan", "create_global_plan", "finish_plan")

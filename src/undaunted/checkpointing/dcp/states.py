@@ -27,7 +27,7 @@ _NEVER = (torch.Tensor, list, tuple, str, int, float, type(None))
 
 
 def is_stateful(value: Any) -> bool:
-    """Whether a value has ``state_dict`` and ``load_state_dict``."""
+    """Return whether a value has ``state_dict`` and ``load_state_dict``."""
     return type(value) is not dict and not isinstance(value, _NEVER) and isinstance(value, Stateful)
 
 
@@ -118,7 +118,7 @@ def _note_tensor(path: Path, value: torch.Tensor, made: Plain) -> None:
 
 
 def _is_taken_apart(value: Any, owned: bool) -> bool:
-    """Whether a tuple has something that cannot be saved as a part of an object."""
+    """Return whether a tuple has something that cannot be saved as a part of an object."""
     if type(value) in (tuple, list):
         return any(not isinstance(one, _ATOMS) and _is_taken_apart(one, owned) for one in value)
     if isinstance(value, dict):

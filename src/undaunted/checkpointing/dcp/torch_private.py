@@ -41,7 +41,7 @@ def copy_each(destinations: Sequence[torch.Tensor], sources: Sequence[torch.Tens
 
 
 def is_on_its_way(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is the result of a collective that may still run."""
+    """Return whether a tensor is the result of a collective that may still run."""
     try:
         from torch.distributed._functional_collectives import AsyncCollectiveTensor
     except ImportError:
@@ -50,7 +50,7 @@ def is_on_its_way(tensor: torch.Tensor) -> bool:
 
 
 def says_parts(value: Any) -> bool:
-    """Whether a value is a tensor with a part of a larger one, and says itself where that lies.
+    """Return whether a value is a tensor that is a part of a larger one, and says which.
 
     It is an ordinary tensor with attributes: a ``CheckpointableTensor`` of torch 2.14.
     """

@@ -20,7 +20,7 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class WriteOptions(NamedTuple):
-    """How files are written.
+    """The options by which files are written.
 
     Attributes:
         threads: that write blocks of one file at the same time.

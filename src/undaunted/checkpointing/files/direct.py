@@ -27,7 +27,7 @@ NOT_OFFERED = frozenset({errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENO
 
 
 def follows_umask() -> bool:
-    """Whether the user wants others to read checkpoints, as far as the umask lets them."""
+    """Return whether the user wants others to read checkpoints, as far as the umask lets them."""
     return os.environ.get(UMASK_VARIABLE) == "1"
 
 
@@ -189,7 +189,7 @@ class DirectReader:
         self._direct: int | None = None  # opened when needed; -1: not offered
 
     def uses_cache(self, offset: int, count: int) -> bool:
-        """Whether a range is to be read through the page cache, by `fill`.
+        """Return whether a range is to be read through the page cache, by `fill`.
 
         It is there, or other processes want it from there, or there is no way past it.
         """

@@ -396,8 +396,8 @@ class FolderStorage:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
                 raise OSError(
                     error.errno,
-                    "another job has saved this step at the same moment: give each job a directory "
-                    "of its own",
+                    "another job has saved this step at the same moment: give each job its own "
+                    "directory",
                     committed,
                 ) from error
             if error.errno != errno.ENOENT:
@@ -417,7 +417,7 @@ class FolderStorage:
             return rules.Fence()
 
     def _is_ours(self, path: str) -> bool:
-        """Whether this is the folder of a checkpoint, and not a link to one."""
+        """Return whether this is the folder of a checkpoint, and not a link to one."""
         try:
             if not stat.S_ISDIR(os.lstat(path).st_mode):
                 return False

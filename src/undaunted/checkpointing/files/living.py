@@ -1,4 +1,4 @@
-"""Which sessions are alive: each holds a lock on a file of its own, which ends with its process.
+"""The sessions that are alive: each holds a lock on its file, which ends with its process.
 
 The lock is that of an open file (OFD): a POSIX lock would end when the process reads the file by
 another descriptor, as a copy of the folder does. Forks close theirs. NFS has such locks too. Where
@@ -110,7 +110,7 @@ class Living:
         self._fd = fd
 
     def others(self, run: str) -> bool:
-        """Whether another process has a session of this run that is alive."""
+        """Return whether another process has a session of this run that is alive."""
         for session, path in self._elsewhere():
             with contextlib.suppress(OSError):
                 if _run_of(path) == _shortened(run) and not self.is_over(session):
@@ -177,7 +177,7 @@ class Living:
         return found
 
     def is_alive(self, session: str) -> bool | None:
-        """Whether a process holds the session's lock; None = this cannot be known.
+        """Return whether a process holds the session's lock; None = this cannot be known.
 
         Nothing is changed, as opposed to `is_over`.
         """
@@ -195,7 +195,7 @@ class Living:
             os.close(fd)
 
     def is_over(self, session: str) -> bool:
-        """Whether the session has ended; its file is then removed."""
+        """Return whether the session has ended; its file is then removed."""
         path = os.path.join(self._folder, names.session_file(session))
         if path in _held_here:
             return False

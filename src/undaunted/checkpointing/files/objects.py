@@ -361,7 +361,7 @@ def _attempt_in(content: manifests.Manifest) -> names.Attempt:
 
 
 def _is_older(written: list[dt.datetime | None], now: dt.datetime | None, age_s: float) -> bool:
-    """Whether all were written that long ago; no, where there is no telling."""
+    """Return whether all were written that long ago; no, where there is no telling."""
     return now is not None and all(
         one is not None and (now - one).total_seconds() >= age_s for one in written
     )

@@ -110,7 +110,7 @@ class Piece(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is wanted of one file.
+    """The part of one file that is wanted.
 
     Attributes:
         open: called in each thread that reads it.

@@ -1,4 +1,4 @@
-"""Where checkpoints are: one interface for folders and object stores."""
+"""The place of checkpoints: one interface for folders and object stores."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NO_GATE: AbstractContextManager[object] = nullcontext()
 
 
 class Leftover(NamedTuple):
-    """What lies beside the committed checkpoints and is none.
+    """A file or folder beside the committed checkpoints that is none.
 
     Attributes:
         name: relative to the place.
@@ -38,7 +38,7 @@ class Leftover(NamedTuple):
 
 
 class Stray(NamedTuple):
-    """What is called like a committed checkpoint and is none.
+    """A file or folder that is called like a committed checkpoint and is none.
 
     Attributes:
         path: of it.
@@ -74,7 +74,7 @@ class FileReader(Protocol):
 
 
 class Readable(Protocol):
-    """Where checkpoints are read from."""
+    """The place from which checkpoints are read."""
 
     def open(self, step: int, name: str, *, shared: bool = False) -> FileReader:
         """Open a file of a committed checkpoint.

@@ -1,1 +1,1 @@
-"""What is in a checkpoint: names, manifest, checksums, frames. No file is touched here."""
+"""The content of a checkpoint: names, manifest, checksums, frames. No file is touched here."""

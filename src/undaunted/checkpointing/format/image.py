@@ -59,7 +59,7 @@ _VERSION = 45  # of the ZIP format: has ZIP64
 
 
 class Frame(NamedTuple):
-    """What surrounds the bytes of a tensor.
+    """The frame around the bytes of a tensor.
 
     Attributes:
         size: of the tensor, bytes.
@@ -246,7 +246,7 @@ def end_of(places: list[ItemPlace]) -> int:
 
 
 def is_framed(offset: int) -> bool:
-    """Whether an item that begins here is a tensor in a frame."""
+    """Return whether an item that begins here is a tensor in a frame."""
     return offset % FRAME_ALIGNMENT == 0
 
 

@@ -1,4 +1,4 @@
-"""What became of training after checkpoints were loaded, and which of them can be trusted. Pure.
+"""The fate of training after loads of checkpoints, and which of them can be trusted. Pure.
 
 Beside the checkpoints there is one small file, the ledger: which were loaded, in which round, and
 how rounds failed soon after that. A checkpoint that leads to failures is passed over for the next
@@ -55,7 +55,7 @@ _MOST_RANKS, _LONGEST = 4, 100  # that a reason names; characters
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a round of the job has failed; the launcher gives it to the next one.
+    """The failure of a round of the job; the launcher gives it to the next one.
 
     Attributes:
         round: its number.
@@ -151,7 +151,7 @@ class Choice(NamedTuple):
 
     @property
     def is_none_trusted(self) -> bool:
-        """Whether all lead to failures, so that it may be nothing that is in them."""
+        """Return whether all lead to failures, so that it may be nothing that is in them."""
         return bool(self.order) and len(self.doubts) == len(self.order)
 
 
@@ -273,7 +273,7 @@ def _failures(entries: Iterable[Failed], within: int) -> dict[str, list[Failure]
 
 
 def _is_suspect(failure: Failure, within: int) -> bool:
-    """Whether a failure may be due to the checkpoint that was loaded before it."""
+    """Return whether a failure may be due to the checkpoint that was loaded before it."""
     early = failure.steps is not None and failure.steps < within
     error = failure.error.partition(":")[0]
     if error.endswith(_OF_CHECKPOINT):
@@ -294,7 +294,7 @@ def _blamed(failures: Sequence[Failure]) -> Failure | None:
 
 
 def _has(failures: Collection[Failure], blamed: Failure) -> bool:
-    """Whether one of them is alike."""
+    """Return whether one of them is alike."""
     return any(
         one.cause == blamed.cause and (one.error == blamed.error or one.cause == _AT_ONCE)
         for one in failures
@@ -309,7 +309,7 @@ def _is_proven(
     within: int,
     blamed: Failure,
 ) -> bool:
-    """Whether training has come that far after it was saved, or after it was loaded.
+    """Return whether training has come that far after it was saved, or after it was loaded.
 
     Args:
         one: the checkpoint; None if it is not there any more.

@@ -128,7 +128,7 @@ def read_replaced(name: str) -> Attempt | None:
 
 
 def is_deleted(name: str) -> bool:
-    """Whether this is what is left of a deleted checkpoint."""
+    """Return whether this is what is left of a deleted checkpoint."""
     return read_deleted(name) is not None
 
 

@@ -1,4 +1,4 @@
-"""Which round may commit, and which checkpoints are kept. Pure.
+"""The round that may commit, and the checkpoints that are kept. Pure.
 
 The launcher numbers rounds (`coordinator.epoch`), for each run by itself. Of the rounds of a run
 that have begun at a place only the latest may commit. A job that is started anew under the name of
@@ -78,7 +78,7 @@ def check_fence(fence: Fence, run: str, epoch: int, where: str) -> None:
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept.
+    """The checkpoints that are kept.
 
     Attributes:
         keep: that many of the newest, at least 1; None keeps all.

@@ -65,7 +65,7 @@ Answer = Kept | Done
 
 
 class LastBegun(msgspec.Struct, tag=True, frozen=True):
-    """What ``keeping.last`` says to the agent when it begins to write a state, a line of JSON.
+    """A line of JSON by which ``keeping.last`` tells the agent that it begins to write a state.
 
     Attributes:
         step: of training.
@@ -77,7 +77,7 @@ class LastBegun(msgspec.Struct, tag=True, frozen=True):
 
 
 class LastEnded(msgspec.Struct, tag=True, frozen=True):
-    """What it says when it is done; ``problem`` says why the state is not written."""
+    """The line at the end of it; ``problem`` says why the state is not written."""
 
     problem: str = ""
 

@@ -55,7 +55,7 @@ class CopiedState(msgspec.Struct, array_like=True, frozen=True):
 
 @dataclass(frozen=True, eq=False)
 class Copy:
-    """What one rank has copied.
+    """The copy that one rank has made.
 
     Attributes:
         state: of which state.
@@ -162,7 +162,7 @@ class _Have(msgspec.Struct, array_like=True, frozen=True):
 
 
 class RescueChoice(NamedTuple):
-    """What is rescued.
+    """The copies that are rescued.
 
     Attributes:
         state: the state, None when there is nothing to rescue.

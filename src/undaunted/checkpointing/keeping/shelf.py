@@ -42,7 +42,7 @@ _decoder = msgspec.msgpack.Decoder(Request)
 
 @dataclass(frozen=True)
 class Key:
-    """What an arena is kept under."""
+    """The key of an arena that is kept."""
 
     rank: int
     place: str

@@ -32,7 +32,7 @@ def dtype_of(name: str) -> torch.dtype:
 
 @dataclass(frozen=True)
 class TensorPlaceholder:
-    """Where a tensor was taken out.
+    """The place from which a tensor was taken out.
 
     Attributes:
         device: on which it was, as `torch.device` reads it; without a number the rank's own.
@@ -92,7 +92,7 @@ class TensorAwareStateDict(ABC):
     @property
     @abstractmethod
     def is_hollow(self) -> bool:
-        """Whether the tensors are out."""
+        """Return whether the tensors are out."""
 
     @abstractmethod
     def insert_tensors(self, tensor_data: Iterable[torch.Tensor]) -> None:

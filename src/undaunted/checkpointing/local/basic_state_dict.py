@@ -55,7 +55,7 @@ class BasicTensorAwareStateDict(TensorAwareStateDict):
 
     @property
     def is_hollow(self) -> bool:
-        """Whether tensors are out; a state that never had any is not hollow."""
+        """Return whether tensors are out; a state that never had any is not hollow."""
         return any(isinstance(leaf, TensorPlaceholder) for leaf in _leaves(self.state_dict))
 
     def insert_tensors(self, tensor_data: Iterable[torch.Tensor]) -> None:

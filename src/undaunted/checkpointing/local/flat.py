@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Identity(NamedTuple):
-    """Which shard of which save it is; see `shard.Head`."""
+    """The shard, and its save; see `shard.Head`."""
 
     iteration: int
     rank: int

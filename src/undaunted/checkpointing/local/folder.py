@@ -242,7 +242,7 @@ def _is_aside(name: str) -> bool:
 
 
 def has_shards(session: Path) -> bool:
-    """Whether a folder is that of a run: a rank's folder in it has a shard."""
+    """Return whether a folder is that of a run: a rank's folder in it has a shard."""
     ranks = [entry for entry in _entries(session) if _RANK.fullmatch(entry.name)]
     return any(_NAME.fullmatch(one.name) for rank in ranks for one in _entries(rank))
 
@@ -373,6 +373,6 @@ def _removed(path: Path) -> bool:
     try:
         path.unlink(missing_ok=True)
     except OSError as error:
-        _log.warning("What is not needed any more stays: %s", error)
+        _log.warning("A file that is not needed any more stays: %s", error)
         return False
     return True

@@ -124,7 +124,7 @@ class Peers:
 
 @dataclass(eq=False, kw_only=True)
 class SaveJob:
-    """What is done beside training, on any thread; it never raises.
+    """The work beside training, on any thread; it never raises.
 
     Attributes:
         number: of the save in this run, from 1.

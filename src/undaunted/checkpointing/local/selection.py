@@ -1,4 +1,4 @@
-"""Which local checkpoint all ranks can load, and from whom each gets its shard: pure functions.
+"""The local checkpoint that all ranks can load, and the source of each shard: pure functions.
 
 Each rank says what it holds, then whether it has loaded what was chosen (`Standing`); rank 0
 decides for all (`decide`).
@@ -90,7 +90,7 @@ class Transfer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class ShardChoice(NamedTuple):
-    """What all ranks load.
+    """The choice of all ranks.
 
     Attributes:
         iteration, save, world_size: see `Save`.
@@ -106,7 +106,7 @@ class ShardChoice(NamedTuple):
 
 
 class Share(msgspec.Struct, frozen=True, array_like=True):
-    """What one rank loads of a choice.
+    """The share of one rank in a choice.
 
     Attributes:
         iteration, save: see `Save`.

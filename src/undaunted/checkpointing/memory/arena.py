@@ -45,7 +45,7 @@ class ArenaTooSmallError(CheckpointError):
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True):
-    """What a complete snapshot is of.
+    """The description of a complete snapshot.
 
     Attributes:
         step: of training.
@@ -134,7 +134,7 @@ class Arena:
 
     @property
     def generation(self) -> int:
-        """How many snapshots have been begun."""
+        """The number of snapshots that have been begun."""
         return int(self._words[GENERATION])
 
     def touch(self) -> None:

@@ -97,7 +97,7 @@ def _event(device: torch.device) -> Any:
 
 
 def _on_default_stream(device: torch.device) -> bool:
-    """Whether what training does next comes after what is on the current stream.
+    """Return whether what training does next comes after what is on the current stream.
 
     On another one it need not: training may go on with the default stream, without a wait.
     """

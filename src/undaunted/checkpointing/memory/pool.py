@@ -164,5 +164,5 @@ class Pool:
             arena.close()
 
     def is_own(self) -> bool:
-        """Whether this process made it, and is no fork, where another thread may hold the lock."""
+        """Return whether this process made it, and is no fork, where a thread may hold the lock."""
         return os.getpid() == self._pid

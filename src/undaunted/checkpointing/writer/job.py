@@ -1,4 +1,4 @@
-"""What a writer process is to do, and the file in memory between it and the trainer.
+"""The job of a writer process, and the file in memory between it and the trainer.
 
 The first page has words of 64 bits: when there was progress last (nanoseconds of the monotonic
 clock, which is one for all processes of a machine), how many bytes are written, and whether the
@@ -127,7 +127,7 @@ class NotWritten(msgspec.Struct, tag=True, frozen=True):
 
 
 class Progress(NamedTuple):
-    """How far the writer is.
+    """The progress of the writer.
 
     Attributes:
         at_s: when it made progress last, seconds of the monotonic clock; 0 = never.

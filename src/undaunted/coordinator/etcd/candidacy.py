@@ -528,7 +528,7 @@ class Trouble:
         return first
 
     def left_s(self, during: During) -> float:
-        """How long to wait before the next try, 0 = it works."""
+        """Return how long to wait before the next try, 0 = it works."""
         return self._pauses_s.get(during, 0.0)
 
     def over(self, during: During) -> bool:

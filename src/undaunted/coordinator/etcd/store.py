@@ -18,7 +18,7 @@ _PREFIX = re.compile(r"[\w.-]+(?:/[\w.-]+)*", re.ASCII)
 
 @dataclass(frozen=True)
 class Access:
-    """How etcd lets us in; the variables are those of etcdctl.
+    """The access to etcd; the variables are those of etcdctl.
 
     Attributes:
         user, password: "" = without authentication.

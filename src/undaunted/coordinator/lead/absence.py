@@ -135,7 +135,7 @@ class Absence:
         return register.members(self.knows.ledger)
 
     def counts_quorum(self, now: int) -> bool:
-        """Whether enough members have told this one that they have lost the leader."""
+        """Return whether enough members have told this one that they have lost the leader."""
         missing = self._lost_by.members(self._voters, now)
         return self.knows.votes and register.is_kept_by(missing, self.knows.ledger)
 
@@ -195,7 +195,7 @@ class Absence:
         return [*asks, *self._count(now)]
 
     def stop_s(self, now: int) -> tuple[float, float]:
-        """How long ranks of the leader's node live, and of others, if a quorum has lost it as here.
+        """Return how long the leader's ranks live, and others, if a quorum has lost it as here.
 
         All stop once leases of a quorum are over. A reset is noticed on both sides.
         """
@@ -209,7 +209,7 @@ class Absence:
         self._others_stop_ns = max(self._others_stop_ns, others_ns)
 
     def may_grant(self, claimant: str, now: int) -> bool:
-        """Whether this member counts on the leader no more, nor on another claimant.
+        """Return whether this member counts on no leader and no other claimant.
 
         Claims of a moment cross each other: if members granted both, the first that is elected
         would be replaced at once.

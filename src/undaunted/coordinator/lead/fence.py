@@ -63,7 +63,7 @@ class Preparation:
 
     @property
     def under_way(self) -> bool:
-        """Whether there is a round to prepare."""
+        """Return whether there is a round to prepare."""
         return self._wanted is not None
 
     def begin(self, prepare: m.Prepare, now: int) -> list[c.LeaderCommand]:
@@ -118,7 +118,7 @@ class Preparation:
 
     @property
     def complete(self) -> bool:
-        """Whether all nodes of a table have acknowledged it."""
+        """Return whether all nodes of a table have acknowledged it."""
         return self._is_told and not self._awaited
 
     @property
@@ -127,7 +127,7 @@ class Preparation:
         return tuple(sorted(node for node, _ in self._awaited))
 
     def may_start(self, now: int) -> bool:
-        """Whether nothing else stands against the start of a complete table."""
+        """Return whether nothing else stands against the start of a complete table."""
         return self._is_held(now) and self._is_followed(now) and self.old_world_is_over(now)
 
     def _is_followed(self, now: int) -> bool:
@@ -172,7 +172,7 @@ class Preparation:
         return [m.Say(text + "still be running there")]
 
     def probe(self, now: int) -> c.LeaderCommand:
-        """When to look again whether a complete table may be started."""
+        """Return when to look again whether a complete table may be started."""
         soonest_s = min(self._living(now).values(), default=PROBE_S)
         return c.SetTimer("probe", min(PROBE_S, soonest_s))
 
@@ -200,7 +200,7 @@ class Preparation:
         return session.order(order)
 
     def old_world_is_over(self, now: int) -> bool:
-        """Whether no rank lives any more of the last table, nor of one that may have been started.
+        """Return whether no rank lives of the last table, or of one that may have been started.
 
         The leader before may have started what was only prepared in the ledger it has left.
         """

@@ -144,7 +144,7 @@ class Follower:
 
     @property
     def lease_s(self) -> float:
-        """How long a lease is."""
+        """Return how long a lease is."""
         return self._lease.seconds
 
     def ranks_outlive_s(self, now: int) -> float:
@@ -166,7 +166,7 @@ class Follower:
         return min(outlive_s, left_s + self._lease.lasts.grace_s)
 
     def lease_left_s(self, now: int) -> float | None:
-        """How much is left of the lease, in seconds; less than none while the leader is gone.
+        """Return the seconds that are left of the lease; less than 0 while the leader is gone.
 
         None = there was no leader yet.
         """
@@ -837,12 +837,12 @@ class Lease:
         return _durations(self.seconds)
 
     def left_s(self, since_ns: int, now: int) -> float:
-        """How much of a lease is left that has begun then."""
+        """Return how much of a lease is left that has begun then."""
         return self.seconds - (now - since_ns) / _NS
 
     @property
     def until_ns(self) -> int:
-        """When it is over."""
+        """Return when it is over."""
         return self.sent_ns + round(self.seconds * _NS)
 
 
@@ -877,7 +877,7 @@ class Search:
         return (self._member(number, tables) if member or not end else "") or end
 
     def pause_s(self) -> float:
-        """How long to wait before the next attempt."""
+        """Return how long to wait before the next attempt."""
         if self.first:
             return 0.0
         pause_s, self._pause_s = self._pause_s, min(2 * self._pause_s, REDIAL_LONGEST_S)
@@ -889,7 +889,7 @@ class Search:
 
     @property
     def limit_s(self) -> float:
-        """How long to look for one."""
+        """Return how long to look for one."""
         first_s = None if self.ever_found else self.config.first_give_up_s
         return self.config.give_up_s if first_s is None else first_s
 
@@ -908,7 +908,7 @@ class Search:
         return f"looking for the coordinator (up to {self.limit_s:g} s): {why}"
 
     def in_vain(self, why: str) -> str:
-        """Why it was given up."""
+        """Return why it was given up."""
         where = self.config.store or f"--rdzv-endpoint {', '.join(self.config.endpoints)}"
         return f"no coordinator for {self.limit_s:g} s ({where}): {why}"
 

@@ -88,21 +88,21 @@ class Knowledge:
         return self._is_seated
 
     def is_mine(self, table: Sequence[p.Seat], seat: int) -> bool:
-        """Whether the seat at that place of a table is this agent's."""
+        """Return whether the seat at that place of a table is this agent's."""
         return 0 <= seat < len(table) and register.voter(table[seat]) == self.me
 
     @property
     def votes(self) -> bool:
-        """Whether this node has a vote about who leads."""
+        """Return whether this node has a vote about who leads."""
         return p.has_committee(self.ledger) and self.me in register.members(self.ledger)
 
     @property
     def agreed(self) -> bool:
-        """Whether a majority has agreed to the leader that is followed, as far as is known."""
+        """Return whether a majority has agreed to the leader, as far as is known."""
         return self.ledger.epoch == self.epoch
 
     def should_join(self, other: p.Miss) -> bool:
-        """Whether to leave the own leader for the one that asks: both lead jobs of this name.
+        """Return whether to leave the own leader for the one that asks: their jobs have one name.
 
         If two have begun, the later epoch goes on. The same holds where two lead the same job
         without a committee: one by what others knew, after its disk was lost.

@@ -162,7 +162,7 @@ class Leader:
         return self._record.ledger
 
     def heard(self) -> dict[str, int]:
-        """When each node that is connected was heard of last."""
+        """Return when each node that is connected was heard of last."""
         return {each.node: each.heard_ns for each in self._sessions.connected()}
 
     def addresses(self) -> dict[str, str]:

@@ -46,7 +46,7 @@ class Record:
 
     @property
     def agreed(self) -> bool:
-        """Whether the ledger is of the leader's epoch, see `agree`."""
+        """Return whether the ledger is of the leader's epoch, see `agree`."""
         return self.ledger.epoch == self.epoch
 
     def adopt(self, ledger: p.Ledger) -> None:
@@ -94,17 +94,17 @@ class Record:
     # --- the committee --------------------------------------------------------------------------
 
     def holds(self, taken: dict[register.Voter, int], version: int = 0) -> bool:
-        """Whether the register holds a version, 0 = its committee; see `register.Writer`."""
+        """Return whether the register holds a version, 0 = its committee; see `register.Writer`."""
         return register.Writer(self.ledger, self.config, taken).holds(version)
 
     @property
     def may_grow(self) -> bool:
-        """Whether a committee may be asked: the file of who kept the ledger alone names it."""
+        """Return whether a committee may be asked, which the file of a sole keeper names."""
         return self.kept >= self.grown
 
     @property
     def is_written(self) -> bool:
-        """Whether the file, or etcd, knows what it has to: the ledger, or who keeps that."""
+        """Return whether the file, or etcd, knows what it has to: the ledger, or who keeps that."""
         return self.kept >= (self.grown if self.ledger.committee else self.ledger.version)
 
     def settle(self, taken: dict[register.Voter, int]) -> bool:

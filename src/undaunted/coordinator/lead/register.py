@@ -97,12 +97,12 @@ def lacking(present: Collection[Voter], value: Value) -> tuple[Member, ...]:
 
 
 def is_kept_by(present: Collection[Voter], value: Value) -> bool:
-    """Whether these are enough for a value to be held, or to know of each one that is held."""
+    """Return whether these are enough to hold a value, or to know of each that is held."""
     return not lacking(present, value)
 
 
 def turn(me: Voter, missing: Collection[Voter], value: Value) -> int:
-    """How many of the members that miss the leader claim before ``me``."""
+    """Return how many of the members that miss the leader claim before ``me``."""
     order = list(members(value))
     mine = order.index(me) if me in order else len(order)
     return sum(1 for each in order[:mine] if each in missing)
@@ -114,7 +114,7 @@ V = TypeVar("V", bound=Value)
 
 
 def is_later(one: Value, other: Value) -> bool:
-    """Whether a value replaces another one of the same job."""
+    """Return whether a value replaces another one of the same job."""
     return (one.epoch, one.version) > (other.epoch, other.version)
 
 
@@ -136,7 +136,7 @@ class Vote(Generic[V]):
     later: Callable[[V, V], bool] = is_later
 
     def claimed(self, epoch: int, value: V) -> bool:
-        """Whether it follows a claimant from now on, who knows that value: see `Claim`."""
+        """Return whether it follows a claimant from now on, who knows that value: see `Claim`."""
         if epoch <= self.promised or self.later(self.value, value):
             return False
         self.promised = epoch
@@ -170,7 +170,7 @@ class Claim(Generic[V]):
 
     @property
     def won(self) -> bool:
-        """Whether a majority has granted it."""
+        """Return whether a majority has granted it."""
         return is_kept_by(self.granted, self.value)
 
 
@@ -197,13 +197,13 @@ class Writer(Generic[V]):
         self.taken[who] = max(version, self.taken.get(who, 0))
 
     def holds(self, version: int) -> bool:
-        """Whether a version is held: no leader can come that knows of neither it nor a later."""
+        """Return whether a version is held: each later leader knows of it, or of a later one."""
         least = max(version, self.config)
         return is_kept_by({who for who, taken in self.taken.items() if taken >= least}, self.value)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the committee before need not be asked any more, if there is one."""
+        """Return whether the committee before need not be asked any more, if there is one."""
         return not self.value.before or self.holds(self.config)
 
 

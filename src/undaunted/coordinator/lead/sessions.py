@@ -93,7 +93,7 @@ class Session:
         return m.NodeInfo(hello.node, hello.slots, hello.infra_rank, hello.domain, hello.group)
 
     def may_return(self, since_ns: int) -> bool:
-        """Whether it was heard after ``since_ns``, is lost, and was not told of the job's end."""
+        """Return whether it was heard after ``since_ns``, is lost, and does not know the end."""
         told = any(_is_end(order) for order in self.orders)
         return self.link is None and self.heard_ns > since_ns and not told
 
@@ -273,7 +273,7 @@ class Sessions:
         return now - round(self.lasts.lease_s * _NS)
 
     def is_here(self, seat: register.Seated) -> bool:
-        """Whether the very agent of a table, or of a committee, is connected."""
+        """Return whether the very agent of a table, or of a committee, is connected."""
         session = self.by_node.get(seat.node)
         if session is None or session.link is None:
             return False

@@ -124,12 +124,12 @@ class Durations:
 
     @property
     def renew_s(self) -> float:
-        """How often a follower renews its lease."""
+        """Return how often a follower renews its lease."""
         return self.lease_s / 3
 
     @property
     def keeper_renews_s(self) -> float:
-        """How often one of the committee does: for all nodes the leader counts on a majority of it.
+        """The same for one of the committee: the leader counts on a majority of it for all nodes.
 
         The leader's knowledge of that is so old at most.
         """
@@ -183,7 +183,7 @@ class Durations:
 
     @property
     def ask_again_s(self) -> float:
-        """How often members ask each other whether they have lost the leader."""
+        """Return how often members ask each other whether they have lost the leader."""
         return min(1.0, 0.2 * self.lease_s)
 
     @property
@@ -198,7 +198,7 @@ class Durations:
 
     @property
     def after_take_over_s(self) -> float:
-        """How long a leader that was elected waits for members; those that granted come soon."""
+        """The time that an elected leader waits for members; those that granted come soon."""
         return min(max(1.0, 0.4 * self.lease_s), 2.0)
 
     @property
@@ -219,7 +219,7 @@ class Durations:
         return max(SHORTEST_HOLD_S, ceil(0.6 * self.lease_s))
 
     def ended_kept_s(self, join_timeout_s: float, away_timeout_s: float) -> int:
-        """How long such a register knows that a job has ended: whole seconds, as `hold_s`.
+        """Return how long such a register knows that a job has ended: whole seconds, as `hold_s`.
 
         By then a launcher that was cut off has stopped its ranks, has looked for a leader for
         ``join_timeout_s``, and has given up.
@@ -231,5 +231,5 @@ class Durations:
 
     @property
     def register_answers_s(self) -> float:
-        """How long a member of such a register may take to answer; then the next one is asked."""
+        """The time in which a member of such a register answers; then the next one is asked."""
         return self.lease_s / 3

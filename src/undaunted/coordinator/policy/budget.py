@@ -1,4 +1,4 @@
-"""Whether the job may be restarted once more: how often lately, and does it come any further? Pure.
+"""The budget of restarts: how often lately, and does the job come any further? Pure.
 
 **Intensity**: restarts that are long ago do not count. There is no clock here: a timer forgets each
 restart. A leader that takes over begins to count anew; what is used of the whole budget it knows.
@@ -44,7 +44,7 @@ class Intensity:
 
     @property
     def spent(self) -> str:
-        """Why the job may not be restarted now, "" = it may."""
+        """Return why the job may not be restarted now, "" = it may."""
         if self.limit is None or len(self.recent) < self.limit[0]:
             return ""
         most, within = self.limit[0], format_duration(self.limit[1])

@@ -81,6 +81,6 @@ class PolicyConfig:
 
     @property
     def rules(self) -> Rules:
-        """How nodes are placed."""
+        """Return how nodes are placed."""
         most = self.most_nodes if self.elastic or self.min_healthy else self.min_nodes
         return Rules(self.min_nodes, most, self.segment, self.replacement_group_size)

@@ -1,4 +1,4 @@
-"""How the next round comes about: who is here, who is waited for, and the lines meanwhile."""
+"""The next round comes about: nodes that are here, missing ones, and the lines meanwhile."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Roster:
             self.returning.add(node)
 
     def barred(self, node: str) -> str:
-        """Why the node takes part in no round, "" if it may."""
+        """Return why the node takes part in no round, "" if it may."""
         return self.excluded.get(node) or self.unhealthy.get(node, "")
 
     @property
@@ -74,7 +74,7 @@ class Roster:
 
     @property
     def last_barred(self) -> str:
-        """Why the last of them does not."""
+        """Return why the last of them does not."""
         return next(reversed([*self.excluded.values(), *self.unhealthy.values()]), "")
 
     def candidates(self) -> list[NodeInfo]:
@@ -171,7 +171,7 @@ class Formation:
         self.roster.returning.clear()
 
     def limit_s(self, number: int) -> float:
-        """How long round ``number`` may wait for enough nodes."""
+        """Return how long round ``number`` may wait for enough nodes."""
         return self.config.join_timeout_s if number else self.config.first_timeout_s
 
     def say(self, number: int) -> list[Command]:

@@ -17,7 +17,7 @@ MOST_TIMES = 64 * 1024  # bytes of `NodeTimes`
 
 
 class Outcome(enum.Enum):
-    """How a job ends, by the name in the journal; see docs/exit-codes.md."""
+    """The end of a job, by the name in the journal; see docs/exit-codes.md."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -49,7 +49,7 @@ _EXIT_CODES = {
 
 
 class Iterations(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How far a round came, as one node knows it.
+    """The progress of a round, as one node knows it.
 
     Attributes:
         first: the iteration it began with (of a file: what was in it when the job started).
@@ -96,7 +96,7 @@ class Place(_Message, frozen=True):
     slots: int
 
     def has_any(self, ranks: tuple[int, ...]) -> bool:
-        """Whether one of these ranks is on the node."""
+        """Return whether one of these ranks is on the node."""
         return any(0 <= rank - self.first_rank < self.slots for rank in ranks)
 
 
@@ -181,7 +181,7 @@ class NodeEvidence(_Message, frozen=True):
 
 
 class NodeTimes(_Message, frozen=True):
-    """How long each rank of the node has worked by itself in the last steps; opaque."""
+    """The times that each rank of the node has worked by itself in the last steps; opaque."""
 
     node: str
     round: int

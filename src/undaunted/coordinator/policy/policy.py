@@ -83,8 +83,8 @@ _WISHES = {
     "straggler": (m.Outcome.STRAGGLER, "{} is slow"),
 }
 _MISUSE = (
-    "not restarted: every rank that ended did so at once, as programs do that are called with "
-    "wrong arguments (exit code 2), or whose script is no valid Python"
+    "not restarted: every rank that ended did so at once, as with wrong arguments (exit code 2) or "
+    "a script that is no valid Python"
 )
 
 
@@ -213,17 +213,17 @@ class JobPolicy:
 
     @property
     def ended(self) -> bool:
-        """Whether the outcome is decided and sent."""
+        """Return whether the outcome is decided and sent."""
         return self.state is PolicyState.ENDED
 
     @property
     def running(self) -> bool:
-        """Whether the round has been started and not stopped."""
+        """Return whether the round has been started and not stopped."""
         return self.state is PolicyState.RUNNING
 
     @property
     def preparing(self) -> bool:
-        """Whether the nodes of the next round are chosen and learn its table."""
+        """Return whether the nodes of the next round are chosen and learn its table."""
         return self.state is PolicyState.PREPARING
 
     @property

@@ -77,17 +77,17 @@ class Members:
 
     @property
     def healthy(self) -> int:
-        """How many nodes have finished, or work with all their ranks."""
+        """Return how many nodes have finished, or work with all their ranks."""
         return self.finished + len(self._whole)
 
     @property
     def all_ok(self) -> bool:
-        """Whether every rank of the job had exited with 0 when its node stopped."""
+        """Return whether every rank of the job had exited with 0 when its node stopped."""
         return all(member.all_ok for member in self.all.values())
 
     @property
     def iterations(self) -> list[Iterations]:
-        """How far the round came, as each node knows it."""
+        """Return how far the round came, as each node knows it."""
         return [member.iterations for member in self.all.values()]
 
     def finish(self, node: str, lost_ranks: int = 0) -> None:
@@ -213,7 +213,7 @@ class Slowness:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the job ends. ``budget``: why a failure is not followed by a restart."""
+    """The end of the job. ``budget``: why a failure is not followed by a restart."""
 
     outcome: Outcome
     reason: str
@@ -240,7 +240,7 @@ class Unwanted:
 
 @dataclass(slots=True)
 class Closing:
-    """Why a round is stopped, and what follows.
+    """The reason for which a round is stopped, and what follows.
 
     Attributes:
         reason: why; "" = it has not been stopped.
@@ -257,7 +257,7 @@ class Closing:
     repeats: int = 0
 
     def ends_as(self, outcome: Outcome) -> bool:
-        """Whether the job ends after it, with this outcome."""
+        """Return whether the job ends after it, with this outcome."""
         return self.ending is not None and self.ending.outcome is outcome
 
 

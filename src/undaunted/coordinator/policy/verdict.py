@@ -56,7 +56,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """Who it was.
+    """The ranks and nodes that are to blame.
 
     Attributes:
         line: all of it, for people; "" = no answer.
@@ -104,7 +104,7 @@ class Examination:
         self.evidence[node] = evidence if len(evidence) <= MOST_EVIDENCE else b""
 
     def complete(self, working: Collection[str]) -> bool:
-        """Whether a suspect has failed, and nobody is waited for any more."""
+        """Return whether a suspect has failed, and nobody is waited for any more."""
         waited_for = (node for node in self.asked if node not in self.evidence)
         return bool(self.failed) and (self.over or not any(node in working for node in waited_for))
 
@@ -117,7 +117,7 @@ _MOST_RANKS = 64
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What happened, and on which node; "" = on no node in particular.
+    """The event, and its node; "" = no node in particular.
 
     ``victim``: as far as that node can tell, only because of another one. ``cut_off``: it has lost
     the leader.

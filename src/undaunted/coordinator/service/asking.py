@@ -150,7 +150,7 @@ async def living(known: p.Ledger, network: Network) -> dict[register.Voter, p.Mi
 
 
 def goes_on(known: p.Ledger, answers: Mapping[register.Voter, p.MissAnswer]) -> bool:
-    """Whether the members that have answered go on with the job: they are enough, or have a leader.
+    """Return whether those that have answered go on with the job: enough, or with a leader.
 
     Without a committee one of them is enough.
     """
@@ -159,7 +159,7 @@ def goes_on(known: p.Ledger, answers: Mapping[register.Voter, p.MissAnswer]) -> 
 
 
 def led_by_others(known: p.Ledger, node: str) -> bool:
-    """Whether members of a ledger, if any lives, have a leader or will find one without ``node``.
+    """Return whether living members of a ledger have a leader, or find one without ``node``.
 
     They have a committee, or the lead was handed over to one of them.
     """

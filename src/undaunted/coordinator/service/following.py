@@ -121,7 +121,7 @@ class Following:
 
     @property
     def lease_left_s(self) -> float | None:
-        """How long the lease lasts that the leader has given; see `Follower.lease_left_s`."""
+        """The rest of the lease that the leader has given; see `Follower.lease_left_s`."""
         return self.follower.lease_left_s(self._network.now_ns())
 
     def begin(self) -> None:

@@ -102,12 +102,12 @@ class Leading:
 
     @property
     def is_needed(self) -> bool:
-        """Whether others have yet to hear of the end, or who leads when this node has left."""
+        """Return whether others have yet to hear of the end, or of the next leader."""
         return self.leader.state is LeaderState.ENDED or self.leader.ledger.round >= 0
 
     @property
     def pause_left_s(self) -> float | None:
-        """How long the timer of the job's pause runs, None = it does not."""
+        """Return how long the timer of the job's pause runs, None = it does not."""
         return self._timers.left_s("policy pause")
 
     def begin(self) -> None:
@@ -132,7 +132,7 @@ class Leading:
         self._feed(c.Received(link, message))
 
     def knows(self, connection: Connection) -> bool:
-        """Whether somebody has introduced himself over a connection."""
+        """Return whether somebody has introduced himself over a connection."""
         return connection in self._links
 
     def closed(self, connection: Connection, reason: str) -> None:

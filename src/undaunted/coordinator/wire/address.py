@@ -32,7 +32,7 @@ class Address(NamedTuple):
 
     @property
     def is_unix(self) -> bool:
-        """Whether it is a Unix socket's."""
+        """Return whether it is a Unix socket's."""
         return self.host.startswith(_UNIX)
 
     def __str__(self) -> str:
@@ -68,7 +68,7 @@ def from_socket(sockaddr: Any) -> Address:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a numeric address, or that of a Unix socket, never leaves this machine."""
+    """Return whether a numeric address, or that of a Unix socket, never leaves this machine."""
     if host.startswith(_UNIX):
         return True
     address = _number(host)
@@ -122,7 +122,7 @@ def first_own_address(endpoints: Sequence[str]) -> str:
 
 
 def is_here(host: str) -> bool | None:
-    """Whether a host is this machine; None = its name is not known yet.
+    """Return whether a host is this machine; None = its name is not known yet.
 
     No name service is asked about a number. A name may lack its last parts, as names of pods do.
     """
@@ -144,7 +144,7 @@ def is_here(host: str) -> bool | None:
 
 
 def may_be_host(host: str) -> bool:
-    """Whether this is a number, or could be the name of a machine, known or not."""
+    """Return whether this is a number, or could be the name of a machine, known or not."""
     if _number(host) is not None:
         return True
     try:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import enum
 import errno
+import itertools
 import os
 import socket
 import ssl
@@ -114,7 +115,7 @@ class Owner(Protocol):
 
 
 class End(msgspec.Struct, frozen=True):
-    """How a connection ended.
+    """The end of a connection.
 
     Attributes:
         reason: for people.
@@ -134,12 +135,16 @@ class _State(enum.Enum):
     CLOSED = enum.auto()
 
 
+_NUMBERS = itertools.count(1)  # of connections
+
+
 class Connection(asyncio.BufferedProtocol):
     """A peer that can be sent messages until it is gone.
 
     Used on the loop it was made on. Nothing here waits, and nothing raises because of a peer.
 
     Attributes:
+        number: its place in the order in which the connections of this process were made.
         peer: the other side's address.
         node: name of the other side's node, where it is a client; "" before `Handler.opened`.
         longest: how many bytes a message may have, either way; to be set before the handshake.
@@ -167,6 +172,7 @@ class Connection(asyncio.BufferedProtocol):
             decode: from the content of a frame to a message; raises errors of msgspec.
             handshake_s: longest duration until the handshake is over, TLS included, seconds.
         """
+        self.number = next(_NUMBERS)
         self.peer = peer
         self.node = ""
         self.longest = MAX_MESSAGE_BYTES
@@ -213,17 +219,17 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether it has not begun to end, as far as this process has seen."""
+        """Return whether it has not begun to end, as far as this process has seen."""
         return self._state is _State.OPEN
 
     @property
     def was_ended(self) -> bool:
-        """Whether the other side, or its kernel, has ended it: silence is another matter."""
+        """Return whether the other side, or its kernel, has ended it: silence is another matter."""
         return self._has_closed or self._was_reset
 
     @property
     def in_order(self) -> bool:
-        """Whether the other side has closed it, or its kernel when its process ended.
+        """Return whether the other side has closed it, or its kernel when its process ended.
 
         A reset may come from the network; on one machine there is none.
         """

@@ -1,4 +1,4 @@
-"""How two sides prove to each other that they know the job's token. Pure: messages in and out.
+"""Two sides prove to each other that they know the job's token. Pure: messages in and out.
 
 Each side sends a nonce of 32 random bytes, and a code made with the token. The code covers both
 nonces, so that what was recorded once proves nothing later, and from the side's role, so that it
@@ -128,7 +128,7 @@ class ClientHandshake:
         self._nonce = nonce
         self._challenge: Challenge | None = None
         self.heard = False
-        """Whether the server has said anything."""
+        """True when the server has said anything."""
 
     def begin(self) -> None:
         """Wait for the challenge."""

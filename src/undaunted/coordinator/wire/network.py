@@ -1,4 +1,4 @@
-"""How a process of a job reaches the others, and what time it has.
+"""The network by which a process of a job reaches the others, and its clock.
 
 The shells of the coordination get it from outside: sockets in real processes, a simulated network
 and virtual time in the simulator.

@@ -1,4 +1,4 @@
-"""What an attribution service says about the rounds: asked for, shown, and perhaps obeyed.
+"""The answers of an attribution service about the rounds: shown, and perhaps obeyed.
 
 The service reads the logs and says what went wrong. It gets the name of a round's log when the
 round starts (``POST /logs``) and again when the log is complete; then it is asked for its result
@@ -154,7 +154,7 @@ class Attribution(Part):
 
 
 class Answer(NamedTuple):
-    """What the service says about a round.
+    """The answer of the service about a round.
 
     Attributes:
         round: number of the round.

@@ -58,7 +58,7 @@ class StackPipes:
         return self._read[local_rank]
 
     def is_open_in(self, local_rank: int, pid: int) -> bool:
-        """Whether a process still has the writing end, under the number that it was given."""
+        """Return whether a process still has the writing end, under the given number."""
         fd = self.write[local_rank]
         return identity(fd) == identity(fd, pid)
 

@@ -36,7 +36,7 @@ _FIRST_LOOK_AGAIN_S = 0.02
 
 
 class Clearing:
-    """What `node` calls CLEARING. Owns the helper programs it takes.
+    """The part that `node` calls CLEARING. Owns the helper programs it takes.
 
     Args:
         config: the run.
@@ -60,7 +60,7 @@ class Clearing:
 
     @property
     def longest_s(self) -> float:
-        """How long it takes at most, seconds; 0 = there is nothing to do."""
+        """Return how long it takes at most, seconds; 0 = there is nothing to do."""
         longest_s = max(self._timeout_s if self._reclaim.wanted else 0.0, self._health.longest_s)
         return longest_s + _SPARE_S if longest_s else 0.0
 
@@ -118,7 +118,7 @@ class Clearing:
 
 @dataclass(frozen=True)
 class MemoryWait:
-    """How the wait went.
+    """The outcome of the wait.
 
     Attributes:
         duration_ns: its length.
@@ -156,7 +156,7 @@ class Reclaim:
 
     @property
     def wanted(self) -> bool:
-        """Whether restarts wait at all."""
+        """Return whether restarts wait at all."""
         return self._timeout_s > 0 and not self.absent
 
     def prepare(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the kernel has put the memory of a process that it ended: its core file.
+"""The file in which the kernel has put the memory of a process that it ended.
 
 `core_pattern` names a file, with letters for what is known of the process, or a program that takes
 it. Some letters stand for what nobody knows any more when the process has ended: any text fits.

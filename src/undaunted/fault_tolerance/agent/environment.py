@@ -1,4 +1,4 @@
-"""Where each rank runs: its environment (torchrun's contract, and ours), and its NUMA node.
+"""The place of each rank: its environment (torchrun's contract, and ours), its NUMA node.
 
 `gpus_per_numa` ranks are bound to each NUMA node, in order.
 """
@@ -33,7 +33,7 @@ _NUMACTL = "numactl"
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """What differs from rank to rank."""
+    """The values that differ from rank to rank."""
 
     local_rank: int
     page: str  # value of UNDAUNTED_PAGE
@@ -45,7 +45,7 @@ class RankPlace:
 def shared_environment(
     inherited: Mapping[str, str], nproc_per_node: int, *, flight_recorder: bool = False
 ) -> dict[str, str]:
-    """What the environments of all ranks of the node have in common."""
+    """Return what the environments of all ranks of the node have in common."""
     env = dict(inherited)
     for name in ("UNDAUNTED_FAULTS", SCRIPT_VARIABLE, FAILURE_VARIABLE):
         env.pop(name, None)

@@ -80,7 +80,7 @@ class InProcess(Part):
         self._stopping = True
 
     def goes_on_without(self, local_rank: int) -> bool:
-        """Whether others go on with what they do together if this rank is lost.
+        """Return whether others go on with what they do together if this rank is lost.
 
         A node is healthy only with all its ranks, so that a job of one node can spare none except
         ranks that come back. With several nodes, the policy decides what becomes of the round.
@@ -92,7 +92,7 @@ class InProcess(Part):
         return self._service.in_call(self._round.rank(local_rank))
 
     def may_return(self, local_rank: int) -> bool:
-        """Whether a process in the place of this rank, which has ended, could join the others.
+        """Return whether a process in the place of this ended rank could join the others.
 
         Not if it has ended before it took part, and three times at most.
         """
@@ -106,7 +106,7 @@ class InProcess(Part):
         return True
 
     def killed(self, local_rank: int) -> str:
-        """Why the guard of a rank has ended its process; "" = it has not."""
+        """Return why the guard of a rank has ended its process; "" = it has not."""
         if self._service is None or self._round is None:
             return ""
         process = self._service.rank(self._round.rank(local_rank))

@@ -59,7 +59,7 @@ _MOUNTS = "/proc/self/mounts"
 def judge_crash(
     config: RunConfig, current: Round, workers: Sequence[Worker], pages: Sequence[PageSnapshot]
 ) -> Judgement:
-    """Which rank failed first, and why."""
+    """Return which rank failed first, and why."""
     oom_kills = _risen(current.oom_kills_before, oom.read())
     failed = _failed(workers, pages)
     # The logs may lie on a file system that hangs, and the agent has other things to do.
@@ -109,7 +109,7 @@ def judge_crash(
 def judge_hang(
     current: Round, evidence: Sequence[RankEvidence], seen: Sequence[RankObservation]
 ) -> Judgement:
-    """Which rank of this node hangs, and which ones wait for it.
+    """Return which rank of this node hangs, and which ones wait for it.
 
     Args:
         current: the round.
@@ -151,7 +151,7 @@ def judge_hang(
 
 
 def could_not_write(worker: Worker, page: PageSnapshot) -> bool:
-    """Whether a rank failed as programs do that write where nobody reads any more."""
+    """Return whether a rank failed as programs do that write where nobody reads any more."""
     if (error := page.error) is not None:
         broken = error.message.startswith((f"[Errno {errno.EPIPE}]", f"[Errno {errno.EIO}]"))
         return error.type.endswith(("BrokenPipeError", "OSError")) and broken
@@ -170,7 +170,7 @@ def _unread(current: Round, worker: Worker, page: PageSnapshot) -> str:
 def is_misuse(
     workers: Sequence[Worker], pages: Sequence[PageSnapshot], *, announced: bool
 ) -> bool | None:
-    """Whether the ranks of a round ended as programs do that cannot run as they were called.
+    """Return whether the ranks of a round ended as programs do that cannot run as they were called.
 
     They exit with 2, as for wrong arguments, or their script is no valid Python.
 
@@ -290,7 +290,7 @@ def _risen(before: int | None, now: int | None) -> int:
 
 
 def full_disk(config: RunConfig, root: RankFailure) -> str:
-    """What to add to a verdict, "" = no disk has to do with it. Bounded, for a disk that hangs.
+    """Return what to add to a verdict, "" = it is about no disk. Bounded: a disk may hang.
 
     Args:
         config: the run.

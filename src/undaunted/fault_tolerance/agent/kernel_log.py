@@ -1,4 +1,4 @@
-"""What the kernel of this node has logged since a round began, where this user may read it.
+"""The lines of this node's kernel since a round began, where this user may read them.
 
 The log is opened at its end when a round begins, and read when the round has failed, so that no
 clock has to be compared. Only errors are kept, and lines that explain failures of jobs. The log is

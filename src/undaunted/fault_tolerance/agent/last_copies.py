@@ -1,4 +1,4 @@
-"""When a job ends without having finished: what its ranks copied last is not lost with them."""
+"""The last copies of ranks are not lost when a job ends without having finished."""
 
 from __future__ import annotations
 

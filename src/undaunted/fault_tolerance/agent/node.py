@@ -141,7 +141,7 @@ class LookByHand:
 
 @dataclass(frozen=True, slots=True)
 class EvidenceGathered:
-    """What `GatherEvidence` asked for is there, about the ranks of ``round``."""
+    """The evidence of `GatherEvidence` is there, about the ranks of ``round``."""
 
     round: int
 
@@ -202,7 +202,7 @@ class NoRestart:
 
 @dataclass(frozen=True, slots=True)
 class NodeClear:
-    """What `ClearNode` asked for is done. ``problem``: why this node can run no round, "" = fit."""
+    """The work of `ClearNode` is done. ``problem``: why this node can run no round, "" = fit."""
 
     round: int
     problem: str = ""
@@ -521,7 +521,7 @@ class Node:
 
     @property
     def restarts(self) -> bool:
-        """Whether another round follows the one that ends."""
+        """Return whether another round follows the one that ends."""
         return self._restart and not self._has_worked
 
     def handle(self, event: Event) -> list[Command]:  # noqa: C901, PLR0912 - one case per event

@@ -47,7 +47,7 @@ _NS = 1_000_000_000
 
 @dataclass(frozen=True)
 class Checked:
-    """How the checks went, and how long they took together."""
+    """The outcome of the checks, and the time that they took together."""
 
     report: Report = field(default_factory=Report)
     duration_ns: int = 0
@@ -103,7 +103,7 @@ class NodeHealth:
 
     @property
     def longest_s(self) -> float:
-        """How long `examine` takes at most, seconds; 0 = there is nothing to check."""
+        """Return how long `examine` takes at most, seconds; 0 = there is nothing to check."""
         return START_S + SERVICE_DEADLINE_S if self.wanted else 0.0
 
     def pids(self) -> set[int]:
@@ -197,7 +197,7 @@ class NodeHealth:
             return ""
         if others:
             self._say(
-                f"{path} holds {count(others, 'line')} besides its strikes, which stay as they "
+                f"{path} holds {count(others, 'line')} beside its strikes, which stay as they "
                 "are; is that the right file for --strike-file?"
             )
         why = strikes.refusal(known, self._strike_limit, time.time())

@@ -1,4 +1,4 @@
-"""How often the kernel's out-of-memory killer struck: a counter to compare before and after."""
+"""The kernel's count of kills for want of memory: a counter to compare before and after."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the node's reports go, and its orders come from: the job policy.
+"""The job policy: the node's reports go to it, and its orders come from there.
 
 The agent knows the policy only through `Orders`. On one node it runs in the agent's process.
 """
@@ -42,7 +42,7 @@ class Orders(Protocol):
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads a job of several nodes; to be asked in any thread."""
+        """Return whether this node leads a job of several nodes; to be asked in any thread."""
 
     @property
     def members(self) -> frozenset[str]:
@@ -53,10 +53,10 @@ class Orders(Protocol):
         """For how long ranks here may live if this process stands still, 0 = there is no limit."""
 
     def status(self) -> JobStatus:
-        """What is known of the job here."""
+        """Return what is known of the job here."""
 
     def recent(self) -> dict[str, Recent]:
-        """What the state machines here have done, by name."""
+        """Return what the state machines here have done, by name."""
 
     def serve_questions(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:
         """Answer questions from other machines; see `Control.answer`."""
@@ -166,11 +166,11 @@ class OwnOrders:
         return frozenset({self._info.name})
 
     def status(self) -> JobStatus:
-        """What the policy knows."""
+        """Return what the policy knows."""
         return of_policy(self._policy, self._info.name, self._timers.left_s("pause"))
 
     def recent(self) -> dict[str, Recent]:
-        """What the policy has done."""
+        """Return what the policy has done."""
         return {"policy": self._recent}
 
     def serve_questions(self, answer: Callable[[bytes, str], Awaitable[bytes]]) -> None:

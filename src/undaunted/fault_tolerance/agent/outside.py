@@ -1,4 +1,4 @@
-"""What comes to the agent from outside: signals, to it or to the front."""
+"""Signals from outside, to the agent or to the front."""
 
 from __future__ import annotations
 

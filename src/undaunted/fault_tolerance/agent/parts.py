@@ -23,7 +23,7 @@ _CANCEL_S = 1.0
 
 
 class Part:
-    """What lives as long as the agent. Each hook may be left out.
+    """A part that lives as long as the agent. Each hook may be left out.
 
     Attributes:
         close_s: how long `close` may take, seconds. One that does not wait takes no time.

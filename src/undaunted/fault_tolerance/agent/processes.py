@@ -28,7 +28,7 @@ _UNCLAIMED_KEPT = 1024
 
 
 class Ended(NamedTuple):
-    """How a process ended.
+    """The end of a process.
 
     Attributes:
         code: exit code, or minus a signal.
@@ -65,7 +65,7 @@ class Worker:
 
     @property
     def signalled_by_us(self) -> bool:
-        """Whether it ended after it had got a signal of ours."""
+        """Return whether it ended after it had got a signal of ours."""
         return bool(self.signals_sent) and self.signals_sent[0][1] <= (
             self.exited_ns or time.monotonic_ns()
         )
@@ -171,11 +171,11 @@ class Workers:
         return None if ended is None else ended.code
 
     def has_ended(self, local_rank: int) -> bool:
-        """Whether the process of a rank has ended, as far as `reap` has seen."""
+        """Return whether the process of a rank has ended, as far as `reap` has seen."""
         return local_rank < len(self.all) and self.all[local_rank].code is not None
 
     def catches(self, local_rank: int, number: int) -> bool:
-        """Whether a rank has a handler for a signal, as far as is known."""
+        """Return whether a rank has a handler for a signal, as far as is known."""
         return local_rank < len(self.all) and process.catches(self.all[local_rank].pid, number)
 
     def signal_ranks(self, local_ranks: tuple[int, ...], number: int) -> None:
@@ -310,7 +310,7 @@ class Tree:
         return tuple(sorted(below_us(self._kept())))
 
     def forget(self) -> None:
-        """What is left is not waited for any more."""
+        """Wait for no process that is left."""
         self._awaited = 0
 
     def _others_end_first(self) -> bool:

@@ -1,4 +1,4 @@
-"""How far a job has come: from the file its checkpoints keep, or from the pages.
+"""The progress of a job: from the file its checkpoints keep, or from the pages.
 
 The file is one that the training program writes with each checkpoint (Megatron's
 ``latest_checkpointed_iteration.txt``, for example): text, one whole number. It usually lies on a
@@ -38,7 +38,7 @@ _EVERY_S = 60.0
 
 
 class PageProgress:
-    """How far the ranks of a round came, by their pages, which show only where they are now.
+    """The progress of the ranks of a round, by their pages, which show only where they are now.
 
     Iterations that go back within a round tell nothing about progress: the program counts anew,
     with each epoch perhaps. That is noticed from one look to the next.

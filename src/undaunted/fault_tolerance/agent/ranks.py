@@ -157,7 +157,7 @@ class Ranks:
             asyncio.get_running_loop().remove_reader(self._signals.read_fd(local_rank))
 
     def has_stop_signal(self, local_rank: int) -> bool:
-        """Whether somebody else has just sent a rank a signal to stop."""
+        """Return whether somebody else has just sent a rank a signal to stop."""
         return self._awaits_s(local_rank) > 0
 
     def _hear(self, local_rank: int) -> None:
@@ -289,7 +289,7 @@ class Ranks:
             self._scribe.evidence_collected(evidence, current.stacks_path, began_ns)
 
     def next_look(self) -> asyncio.Future[tuple[list[RankEvidence], list[RankObservation]]]:
-        """What the look at the ranks that ends next has seen."""
+        """Return what the look at the ranks that ends next has seen."""
         if self._look is None or self._look.done():
             self._look = asyncio.get_running_loop().create_future()
         return asyncio.shield(self._look)
@@ -311,7 +311,7 @@ class Ranks:
         ]
 
     def evidence(self) -> bytes:
-        """What was gathered in this round, for the leader; b"" = nothing."""
+        """Return what was gathered in this round, for the leader; b"" = nothing."""
         return encode(self._seen)
 
     def judge_hang(self) -> None:
@@ -339,7 +339,7 @@ class Ranks:
         return self._seen[culprits[0]], alarm
 
     def finding(self, verdict: Judgement | None) -> bytes:
-        """What the verdict about the last round says, for the leader; b"" = there is none."""
+        """Return the finding of the verdict about the last round, for the leader; b"" = none."""
         if verdict is None or not self._workers.all:
             return b""
         worker = self._workers.all[verdict.event.local_rank]
@@ -372,7 +372,7 @@ class Ranks:
         self._workers.replace(local_rank, pid, began_ns)
 
     def could_not_write(self, local_rank: int) -> bool:
-        """Whether a rank failed as programs do that write where nobody reads any more."""
+        """Return whether a rank failed as programs do that write where nobody reads any more."""
         return could_not_write(self._workers.all[local_rank], self._area.snapshot(local_rank))
 
     def left(self) -> tuple[int, ...]:
@@ -382,13 +382,13 @@ class Ranks:
         return tuple(self._this_round().rank(local_rank) for local_rank in mine)
 
     def end_by_their_own_word(self) -> bool:
-        """Whether the ranks that end, or have ended, do so by `sys.exit`, as far as is known."""
+        """Return whether ranks that end, or have ended, do so by `sys.exit`, as far as is known."""
         codes = [worker.code for worker in self._workers.all if worker.code is not None]
         errors = {page.error.type for page in self._pages() if page.error is not None}
         return min(codes, default=0) >= 0 and errors <= {"SystemExit"}
 
     def misuse(self) -> bool | None:
-        """Whether the ranks of the round ended as programs do whose arguments are wrong."""
+        """Return whether the ranks of the round ended as programs do whose arguments are wrong."""
         announced = self._this_round().checkpoint_announced
         return is_misuse(self._workers.all, self._pages(), announced=announced)
 

@@ -1,4 +1,4 @@
-"""What belongs to one round: its place in the job, its port, its workers' specs and output."""
+"""One round: its place in the job, its port, its workers' specs and output."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Round:
         return self.start.rank(local_rank)
 
     def error_file(self, local_rank: int) -> str:
-        """Where torch's ``@record`` leaves the rank's error, "" = nowhere."""
+        """Return where torch's ``@record`` leaves the rank's error, "" = nowhere."""
         return self.specs[local_rank].env.get("TORCHELASTIC_ERROR_FILE", "")
 
     def fault_happened(self, local_rank: int, fault_id: str) -> None:

@@ -144,7 +144,7 @@ class Scribe:
         )
 
     def advised(self, advised: job.Advised) -> None:
-        """What is best done after a round."""
+        """Record the advice after a round."""
         self.journal.record(
             e.RoundAdvised(
                 number=advised.round,
@@ -341,7 +341,7 @@ class Scribe:
         self.journal.record(e.RankSilent(rank=rank, line=line, path=path))
 
     def verdict(self, event: e.Verdict) -> None:
-        """Who failed first, and why."""
+        """Record the rank that failed first, and why."""
         self._record_hang()
         self.journal.record(event)
 

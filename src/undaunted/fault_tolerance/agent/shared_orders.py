@@ -133,7 +133,7 @@ class SharedOrders:
 
     @property
     def leads(self) -> bool:
-        """Whether this node leads the job now."""
+        """Return whether this node leads the job now."""
         return self._participant.leading is not None
 
     @property
@@ -155,7 +155,7 @@ class SharedOrders:
         return 0.0 if follower is None else follower.ranks_outlive_s(self._reach.now_ns())
 
     def status(self) -> JobStatus:
-        """What the leader knows, if it is here; else what this node has heard."""
+        """Return what the leader knows, if it is here; else what this node has heard."""
         leading, following = self._participant.leading, self._participant.following
         if leading is not None:
             return of_leader(leading.leader, self._reach.now_ns(), leading.pause_left_s)
@@ -164,7 +164,7 @@ class SharedOrders:
         return JobStatus(role="follower", state="starting")
 
     def recent(self) -> dict[str, Recent]:
-        """What follower, leader and policy have done, as far as they are here."""
+        """Return what follower, leader and policy have done, as far as they are here."""
         leading, following = self._participant.leading, self._participant.following
         found = {} if following is None else {"follower": following.recent}
         if leading is not None:

@@ -1,4 +1,4 @@
-"""How the agent begins: with the template, before anything that takes long to import.
+"""The agent begins: with the template, before anything that takes long to import.
 
 The template needs a second for torch. What the agent itself needs is imported meanwhile.
 """

@@ -42,7 +42,7 @@ class RankNow(NamedTuple):
 
 
 def of_policy(policy: JobPolicy, node: str, pause_left_s: float | None) -> s.JobStatus:
-    """What is known where the job has this node only; its timer of pauses runs for so long."""
+    """Return the state of a job of this node only, whose timer of pauses runs for so long."""
     ranks = [list(range(each.first_rank, each.first_rank + each.slots)) for each in policy.places]
     return s.JobStatus(
         role="alone",
@@ -59,7 +59,7 @@ def of_policy(policy: JobPolicy, node: str, pause_left_s: float | None) -> s.Job
 
 
 def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobStatus:
-    """What the leader of a job knows; see `of_policy`."""
+    """Return what the leader of a job knows; see `of_policy`."""
     ledger, policy, lease_s = leader.ledger, leader.policy, leader.config.lease_s
     left = {
         node: round(lease_s - (now_ns - at_ns) / _NS, 3) for node, at_ns in leader.heard().items()
@@ -84,7 +84,7 @@ def of_leader(leader: Leader, now_ns: int, pause_left_s: float | None) -> s.JobS
 
 
 def of_follower(follower: Follower, now_ns: int) -> s.JobStatus:
-    """What the node of a job knows that another one leads."""
+    """Return what the node of a job knows that another one leads."""
     ledger, left_s = follower.knows.told, follower.lease_left_s(now_ns)
     return s.JobStatus(
         role="follower",
@@ -130,7 +130,7 @@ def _members(ledger: Ledger, left: Mapping[str, float]) -> list[s.MemberStatus]:
 
 
 def rank_status(now: RankNow, now_ns: int) -> s.RankStatus:
-    """What the page of a rank and its process say."""
+    """Return what the page of a rank and its process say."""
     page, worker = now.page, now.worker
     age_s = None if page.heartbeat_ns is None else (now_ns - page.heartbeat_ns) / _NS
     opened = {
@@ -180,7 +180,7 @@ def limits_in_words(limits: Mapping[str, float | None]) -> str:
 
 
 def stacks_of(seen: Sequence[RankEvidence]) -> list[s.RankStacks]:
-    """What was seen of each rank."""
+    """Return what was seen of each rank."""
     most = s.MOST_ANSWERED // 4 // max(1, len(seen))
     return [_stacks(each, most) for each in seen]
 
@@ -201,5 +201,5 @@ def _stacks(each: RankEvidence, most: int) -> s.RankStacks:
 
 
 def recordings_of(seen: Sequence[RankObservation]) -> list[s.RankRecording]:
-    """What ranks have answered when they were asked for their recordings."""
+    """Return what ranks have answered when they were asked for their recordings."""
     return [s.RankRecording(each.rank, each.pid, each.recording, each.deaf) for each in seen]

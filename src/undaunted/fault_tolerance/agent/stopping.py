@@ -92,11 +92,11 @@ class Stopping:
 
     @property
     def early(self) -> bool:
-        """Whether a rank of this node was stopped before it had done all its work."""
+        """Return whether a rank of this node was stopped before it had done all its work."""
         return any(self.has_stopped(local_rank) for local_rank in range(self._area.ranks))
 
     def has_stopped(self, local_rank: int) -> bool:
-        """Whether a rank was stopped before it had done all its work.
+        """Return whether a rank was stopped before it had done all its work.
 
         One that asks no more has come to the end of its loop.
         """

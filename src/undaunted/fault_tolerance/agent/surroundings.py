@@ -1,4 +1,4 @@
-"""What a launcher's part in the coordination of its job has around it: network, disk, chance."""
+"""The surroundings of a launcher's part in coordination: network, disk, chance."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LAST_END_S = 2.0
 
 
 class Surroundings:
-    """What a real process has; the simulator has its own.
+    """The surroundings of a real process; the simulator has others.
 
     Args:
         config: the run; ``config.nodes`` is not None.

@@ -1,4 +1,4 @@
-"""How the agent's work runs on its event loop: one event at a time, tasks that have an owner.
+"""The agent's work on its event loop: one event at a time, tasks that have an owner.
 
 A bug in any of it is noticed: whatever a task or a callback raises ends the job.
 """

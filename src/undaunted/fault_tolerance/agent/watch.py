@@ -34,7 +34,7 @@ _MOST_LOOKS = 5
 
 @dataclass(slots=True)
 class Callbacks:
-    """What the watch calls when it has seen something; on the event loop, with local ranks."""
+    """The calls of the watch when it has seen something; on the event loop, with local ranks."""
 
     limit_passed: Callable[[int, Expired], None]
     silent: Callable[[int, Expired], None]  # for the soft part of a limit; once for all that are

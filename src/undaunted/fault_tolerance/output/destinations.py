@@ -1,4 +1,4 @@
-"""Where the streams of each rank go in a round, and the last lines of what is there. Opens nothing.
+"""The destinations of each rank's streams in a round, and their last lines. Opens nothing.
 
 | asked for | the rank writes to | console | log of the round |
 |---|---|---|---|
@@ -74,7 +74,7 @@ def last_lines(path: str, count: int, cap_bytes: int = _TAIL_CAP_BYTES) -> list[
 
 
 class Destination(NamedTuple):
-    """Where one stream of a rank goes.
+    """The destination of one stream of a rank.
 
     Attributes:
         path: absolute path of a file; "" = the launcher's own stream.
@@ -88,7 +88,7 @@ class Destination(NamedTuple):
 
 
 class RankOutput(NamedTuple):
-    """Where one rank's output goes."""
+    """The destination of one rank's output."""
 
     stdout: Destination
     stderr: Destination

@@ -138,7 +138,7 @@ class Follower:
         return not closing or time.monotonic() < self._deadline
 
     def unread_bytes(self) -> int:
-        """How much of the files was not copied yet."""
+        """Return how much of the files was not copied yet."""
         return sum(part.unread_bytes() for part in self._parts)
 
     def _run(self, sink: Sink, growth: Growth) -> None:

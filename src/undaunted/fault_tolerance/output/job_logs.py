@@ -1,4 +1,4 @@
-"""Where the logs of the job are written: here, or by the log server."""
+"""The writer of the logs of the job: this launcher, or the log server."""
 
 from __future__ import annotations
 

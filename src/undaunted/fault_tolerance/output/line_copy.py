@@ -63,7 +63,7 @@ class LineCopy:
 
     @property
     def in_line(self) -> bool:
-        """Whether part of a line was copied: go on with this file before any other."""
+        """Return whether part of a line was copied: go on with this file before any other."""
         return self._long_end > self._done
 
     def step(self) -> bool:
@@ -109,11 +109,11 @@ class LineCopy:
         return f"the output in {self.file.path} is not copied: {why}"
 
     def unread_bytes(self) -> int:
-        """How much of what is in the file was not copied."""
+        """Return how much of what is in the file was not copied."""
         return max(0, self.file.size() - max(self._done, self.file.freed))
 
     def skipped_bytes(self) -> int:
-        """How much was freed before it was copied, up to the next line."""
+        """Return how much was freed before it was copied, up to the next line."""
         return self._skipped + max(0, self.file.freed - self._done)
 
     def close(self, *, complete: bool) -> None:

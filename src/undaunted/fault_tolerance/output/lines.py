@@ -23,7 +23,7 @@ _COLOURS = {PROGRESS: "2", DONE: "32", WARNING: "33", ERROR: "31"}  # dim, green
 
 
 class OwnLine(msgspec.Struct):
-    """What a line of JSON holds.
+    """The content of a line of JSON.
 
     Attributes:
         time: in UTC, as in other logs of the launcher.
@@ -41,7 +41,7 @@ class OwnLine(msgspec.Struct):
 
 
 class LineFormat(NamedTuple):
-    """How lines of one launcher look.
+    """The look of the lines of one launcher.
 
     Attributes:
         name: ``text``, ``plain`` or ``json``.

@@ -36,7 +36,7 @@ class LogFile(Sink):
 
     @property
     def blocked(self) -> bool:
-        """Whether something is waiting to be written."""
+        """Return whether something is waiting to be written."""
         return bool(self._waiting)
 
     @property

@@ -66,7 +66,7 @@ class RankFile:
         return os.fstat(self._fd).st_size
 
     def is_regular(self) -> bool:
-        """Whether it is neither a device nor a pipe."""
+        """Return whether it is neither a device nor a pipe."""
         return stat.S_ISREG(os.fstat(self._fd).st_mode)
 
     def read(self, position: int, count: int) -> bytes | None:
@@ -94,7 +94,7 @@ class RankFile:
         return freed
 
     def can_free(self) -> bool:
-        """Whether the file system can do that, tried where nothing is."""
+        """Return whether the file system can do that, tried where nothing is."""
         return self._punch(self.size(), self.size() + _BLOCK)
 
     def _punch(self, begin: int, end: int) -> bool:

@@ -1,4 +1,4 @@
-"""What the launcher does with the output of one round: shows it, keeps one log of it, bounds it."""
+"""The launcher shows the output of one round, keeps one log of it, and bounds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where lines go. A sink never raises, and never makes its follower wait without a limit."""
+"""The destination of lines. A sink never raises, nor holds its follower without a limit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Sink:
 
     @property
     def blocked(self) -> bool:
-        """Whether something is waiting: call `flush` now and then, and do not `write`."""
+        """Return whether something is waiting: call `flush` now and then, and do not `write`."""
         return False
 
     @property

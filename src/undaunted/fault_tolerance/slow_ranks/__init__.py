@@ -1,1 +1,1 @@
-"""Which ranks are slow: what each takes by itself in a step, beside its peers; of the leader."""
+"""Slow ranks: the time that each takes by itself in a step, beside its peers; of the leader."""

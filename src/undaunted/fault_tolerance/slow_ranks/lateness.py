@@ -1,4 +1,4 @@
-"""How late ranks have come to the collectives of a step, by their own clocks. Pure.
+"""The lateness of ranks at the collectives of a step, by their own clocks. Pure.
 
 What a rank costs is bounded by it: nobody waits for a rank that is not late.
 """
@@ -46,15 +46,15 @@ class Lateness:
             self._means[rank] = before + max(_WEIGHT, 1 / count) * (by - before)
 
     def is_late(self, rank: int) -> bool:
-        """Whether it is so by more than is allowed."""
+        """Return whether it is so by more than is allowed."""
         return rank in self._means and self._means[rank] > ALLOWANCE * self._since[rank]
 
     def mean(self, rank: int) -> float:
-        """How late it is, in the unit of the times; infinite where nothing is known."""
+        """Return how late it is, in the unit of the times; infinite where nothing is known."""
         return self._means.get(rank, math.inf)
 
     def most(self, rank: int) -> float:
-        """How late it may be at most, in the unit of the times; infinite where nothing is known."""
+        """Return its greatest lateness, in the unit of the times; infinite = nothing is known."""
         if rank not in self._means:
             return math.inf
         of_steps = max(_WEIGHT / (2 - _WEIGHT), 1 / self._counts[rank])

@@ -67,7 +67,7 @@ class Lines:
             node = below
 
     def counts(self) -> dict[str, int]:
-        """How often the thread was in the lines in which it was most; outer ones first."""
+        """Return how often the thread was in the lines in which it was most; outer ones first."""
         counts: dict[str, int] = {}
         for name, count in _branches(self._root):
             counts[name] = counts.get(name, 0) + count

@@ -1,4 +1,4 @@
-"""How long a rank works by itself in a step, out of its Flight Recorder. Pure.
+"""The time that a rank works by itself in a step, out of its Flight Recorder. Pure.
 
 From the call of `undaunted.step`, when all waiting is over, to the moments in which the collectives
 of the step are called: until the first one that is waited for, nobody has kept the rank waiting.
@@ -53,7 +53,7 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Step(NamedTuple):
-    """When a step began, its iteration, the CPU time of its thread until then (0 = not known)."""
+    """The begin of a step, its iteration, the CPU time of its thread until then (0 = not known)."""
 
     begun_ns: int
     iteration: int
@@ -61,7 +61,7 @@ class Step(NamedTuple):
 
 
 class OwnTimes(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What a rank says of itself when it is asked, since it was asked last.
+    """The answer of a rank about its times since it was asked last.
 
     Attributes:
         chunks: the oldest first.
@@ -141,12 +141,12 @@ def thinned(chunks: Sequence[Chunk], most: int) -> tuple[Chunk, ...]:
 
 
 def most_chunks(ranks: int) -> int:
-    """How many of a report go to the leader of so many ranks: it has to compare them all."""
+    """Return how many of a report go to the leader of so many ranks: it has to compare them all."""
     return max(4, min(_MOST_CHUNKS, 16384 // ranks))
 
 
 def tails_us(chunks: Sequence[Chunk]) -> list[int]:
-    """How long each of these ranks worked behind the last collective of a step; [] = not known.
+    """Return how long these ranks worked behind a step's last collective; [] = not known.
 
     Args:
         chunks: the same one, of ranks of one node that call the same collectives.

@@ -29,7 +29,7 @@ _LEAST = 0.1  # of a time: a rank cannot be faster than that
 
 
 class Times(NamedTuple):
-    """What is compared of one rank and step.
+    """The times of one rank and step that are compared.
 
     Attributes:
         own: times from the beginning of the step without waits, in any unit; where a wait may be in
@@ -133,7 +133,7 @@ class SlowRanks:
         return walk.slower / max(1, walk.steps), walk.lost / max(1, walk.steps)
 
     def costs(self, rank: int) -> float | None:
-        """Which share of the newest steps a slow rank costs; None = that is not known yet."""
+        """Return the share of the newest steps that a slow rank costs; None = not known yet."""
         since = self._slow.get(rank)
         if since is None or since.missing or len(since.lost) < self._newest:
             return None

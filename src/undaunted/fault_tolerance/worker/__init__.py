@@ -1,1 +1,1 @@
-"""What runs inside worker processes before, around and after the user's program."""
+"""Code inside worker processes before, around and after the user's program."""

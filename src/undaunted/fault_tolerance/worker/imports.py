@@ -49,7 +49,7 @@ _AS_HERE, _OTHERWISE = b"y", b"n"
 
 @dataclass
 class Imports:
-    """What was imported, what failed with which error, and who is to blame for what.
+    """The modules that were imported, those that failed, their errors and importers.
 
     ``blame`` maps what was found after an import ("a thread", a device file) to the module.
     """

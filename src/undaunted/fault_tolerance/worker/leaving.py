@@ -1,4 +1,4 @@
-"""How a worker whose program failed ends: as always, except for the interpreter's last step.
+"""A worker whose program failed ends as always, except for the interpreter's last step.
 
 The traceback is printed, threads are joined, atexit handlers run, streams are flushed. What is left
 out is the destruction of all modules: with torch that takes 0.2 s and more, in which the restart

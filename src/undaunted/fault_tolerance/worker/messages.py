@@ -1,4 +1,4 @@
-"""What the agent and its template say to each other, over a stream socket.
+"""Messages between the agent and its template, over a stream socket.
 
 A frame is the length of the body (4 bytes, big-endian) and the body, a JSON object whose ``type``
 names one of the messages below. Text may hold lone surrogates: that is how Python carries bytes of

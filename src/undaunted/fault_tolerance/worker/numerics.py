@@ -1,4 +1,4 @@
-"""What numeric libraries decided when the template imported them, decided anew for a worker.
+"""The choices of numeric libraries at their import in the template, made anew for a worker.
 
 Nothing is imported here. Libraries that the template has not loaded will decide by themselves.
 """

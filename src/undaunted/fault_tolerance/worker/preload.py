@@ -1,4 +1,4 @@
-"""Which modules the template imports for a program, found without running any of it."""
+"""The modules that the template imports for a program, found without running any of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a program does before its first import of torch, found without running any of it.
+"""The work of a program before its first import of torch, found without running any of it.
 
 The template imports torch before the program begins. A worker must not differ from a new process by
 that, so the template sets the variables of the environment that the program sets to constants. It
@@ -134,7 +134,7 @@ _ALWAYS, _PERHAPS, _IN_FUNCTION = 2, 1, 0
 
 
 class Prologue(NamedTuple):
-    """What comes before torch.
+    """The work before the import of torch.
 
     Attributes:
         variables: that the program sets, None = that it takes away.
@@ -272,7 +272,7 @@ class _Reader:
             )
 
     def is_foreign(self, name: str) -> bool:
-        """Whether a module is neither the user's nor Python's nor ours."""
+        """Return whether a module is neither the user's nor Python's nor ours."""
         root = name.partition(".")[0]
         if root in sys.stdlib_module_names or root == "undaunted" or root in _HARMLESS:
             return False

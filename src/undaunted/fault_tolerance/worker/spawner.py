@@ -150,7 +150,7 @@ class Spawner:
 
     @property
     def warm(self) -> bool:
-        """Whether there is a template, or will be."""
+        """Return whether there is a template, or will be."""
         return self._warm is not None
 
     async def spawn(self, specs: Sequence[WorkerSpec]) -> Spawned:
@@ -209,7 +209,7 @@ class Spawner:
 
     @property
     def has_learned(self) -> bool:
-        """Whether workers find imported what earlier ones have imported."""
+        """Return whether workers find imported what earlier ones have imported."""
         return self._warm is not None and self._warm.has_learned
 
     async def learn(self, learned: messages.Learned) -> messages.Ready | None:
@@ -398,7 +398,7 @@ class WarmSpawner:
 
     @property
     def has_learned(self) -> bool:
-        """Whether it has imported what ranks have, and may fork workers."""
+        """Return whether it has imported what ranks have, and may fork workers."""
         ready = self.ready
         return ready is not None and ready.learned > 0 and not ready.left and not ready.problem
 

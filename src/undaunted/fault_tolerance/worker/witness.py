@@ -160,7 +160,7 @@ def _recording() -> bytes:
 
 
 class Collections:
-    """How long the garbage collector works.
+    """The time that the garbage collector works.
 
     Python runs a signal's handler in whatever Python code comes next. In a callback of the
     collector, what a handler raises is printed and lost: Ctrl-C, a program's own way to end, an
@@ -193,7 +193,7 @@ def _stamps(times: deque[int]) -> property:
 
 
 class Times:
-    """What the rank has done by itself since it was asked last."""
+    """The work of the rank by itself since it was asked last."""
 
     def __init__(self) -> None:
         self._told_ns = 0  # steps until then have been told

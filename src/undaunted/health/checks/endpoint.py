@@ -21,7 +21,7 @@ _SHOWN = 300  # characters of what the service says
 
 
 class Answer(NamedTuple):
-    """What the service says; see its message ``HealthCheckResponse``."""
+    """The answer of the service; see its message ``HealthCheckResponse``."""
 
     success: bool = False
     exit_code: int = 0

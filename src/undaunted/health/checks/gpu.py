@@ -142,7 +142,7 @@ def judge(states: list[GpuState], visible: str | None) -> Finding | None:
 
 
 def _counts(state: GpuState, visible: str | None) -> bool:
-    """Whether the job may use a device; one that cannot be named counts if it may be meant."""
+    """Return whether the job may use a device; one without a name counts if it may be meant."""
     if visible is None or "MIG-" in visible:
         return True
     for entry in (part.strip() for part in visible.split(",")):

@@ -78,7 +78,7 @@ class KernelLog(Check):
 
 
 def fatal(record: bytes) -> str:
-    """What a record says of a GPU that cannot be used any more, "" = nothing."""
+    """Return what a record says of a GPU that cannot be used any more, "" = nothing."""
     found = _LINE.search(record)
     if found is None or (number := int(found[2])) not in FATAL:
         return ""

@@ -36,7 +36,7 @@ class Mount(NamedTuple):
 
 
 class LustreHealth(Check):
-    """What the Lustre client says of itself."""
+    """The state of the Lustre client, as it says."""
 
     name = "Lustre health"
 

@@ -284,7 +284,7 @@ def _create_store(
 
 
 def _is_of_the_agent(host: str, port: int) -> bool:
-    """Whether torchrun's agent serves a store there: at its own address only."""
+    """Return whether torchrun's agent serves a store there: at its own address only."""
     its = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": host, "MASTER_PORT": str(port)}
     return its.items() <= os.environ.items()
 

@@ -1,4 +1,4 @@
-"""How the groups of each backend are aborted."""
+"""The abort of the groups of each backend."""
 
 from __future__ import annotations
 

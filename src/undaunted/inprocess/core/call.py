@@ -129,7 +129,7 @@ class Call:
 
     @property
     def over(self) -> bool:
-        """Whether the call has ended."""
+        """Return whether the call has ended."""
         return self.state is CallState.OVER
 
     @property
@@ -451,7 +451,7 @@ def _about_hang_of(first: m.Reason, reason: m.Reason) -> bool:
 
 
 def _contradict(heard: m.Record | None, record: m.Record | None) -> bool:
-    """Whether a rank has heard a record that does not fit this controller's last one."""
+    """Return whether a rank has heard a record that does not fit this controller's last one."""
     if heard is None:
         return False
     if record is None or heard.epoch > record.epoch:

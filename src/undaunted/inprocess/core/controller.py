@@ -475,7 +475,7 @@ _REMEDY = "give each job another MASTER_PORT"
 
 
 def _are_one(enter: m.Enter, other: m.Enter) -> bool:
-    """Whether one process has said both."""
+    """Return whether one process has said both."""
     return (enter.pid, enter.node) == (other.pid, other.node)
 
 

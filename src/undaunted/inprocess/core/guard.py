@@ -69,12 +69,12 @@ class RankCall:
 
     @property
     def running(self) -> bool:
-        """Whether the epoch of the last record still runs, as far as the rank knows."""
+        """Return whether the epoch of the last record still runs, as far as the rank knows."""
         return self.record is not None and self.stop is None and not self.over
 
     @property
     def on(self) -> bool:
-        """Whether the call has begun, and has not ended for the others; the rank may have left it.
+        """Return whether the call goes on for the others, which the rank may have left.
 
         A process that takes the place of a lost rank is in the others' call from the beginning.
         """
@@ -121,7 +121,7 @@ class RankCall:
         return m.Resume(self.enter, self.record, self.stop, said, self.ended, waited_s)
 
     def has_left(self, epoch: int) -> bool:
-        """Whether the rank has left an epoch: it has joined a later one, or has left the call."""
+        """Return whether the rank has left an epoch: has joined a later one, or left the call."""
         return any(
             isinstance(each, m.Leave) or (isinstance(each, m.Join) and each.epoch > epoch)
             for each in self.said
@@ -252,7 +252,7 @@ class Patience:
         self._due_ns = None
 
     def looks_within(self, delay_s: float, now: int) -> bool:
-        """Whether it will look within ``delay_s`` anyway."""
+        """Return whether it will look within ``delay_s`` anyway."""
         return self._due_ns is not None and self._due_ns <= now + round(delay_s * _NS)
 
     def wake(self, now: int) -> None:
@@ -435,7 +435,7 @@ class RankGuard:
         )
 
     def _counts(self, reading: Reading) -> bool:
-        """Whether the soft timeout counts: the page shows an epoch that still runs."""
+        """Return whether the soft timeout counts: the page shows an epoch that still runs."""
         call = self.call
         if call is None or not call.running or not self._soft:
             return False
@@ -509,7 +509,7 @@ class RankGuard:
 
 
 def _has_done(told: m.ToRank, call: RankCall, reading: Reading) -> bool:
-    """Whether a rank has obeyed a message, as far as its page and its own messages show."""
+    """Return whether a rank has obeyed a message, as far as its page and its own messages show."""
     if isinstance(told, m.Record):
         up = (reading.call, reading.epoch) == (told.call, told.epoch)
         return up or bool(call.said)

@@ -43,7 +43,7 @@ class Links(Generic[L]):
     _links: dict[int, L] = field(default_factory=dict)  # by job rank
 
     def hears(self, link: L, message: FromGuard) -> bool:
-        """Whether a message counts that came over ``link``.
+        """Return whether a message counts that came over ``link``.
 
         False = it is late, as it came over a connection that the guard has given up and has
         repeated it since; or it is of a process that was refused.

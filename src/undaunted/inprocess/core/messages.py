@@ -18,7 +18,7 @@ SOFT_TIMEOUT = "SOFT_TIMEOUT"  # kind of a `Reason`
 
 
 class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Why an epoch is over, or a rank lost.
+    """The reason for the end of an epoch, or for the loss of a rank.
 
     Attributes:
         kind: name of an `undaunted.inprocess.attribution.Interruption`.
@@ -40,7 +40,7 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def named(self) -> bool:
-        """Whether the text says itself which ranks it is about."""
+        """Return whether the text says itself which ranks it is about."""
         return self.text.startswith((f"rank {self.job_rank} ", "ranks "))
 
 
@@ -236,7 +236,7 @@ class Stop(msgspec.Struct, frozen=True, tag=True):
 
     @property
     def hang(self) -> bool:
-        """Whether a rank has made no progress: then all say what they were doing."""
+        """Return whether a rank has made no progress: then all say what they were doing."""
         return any(reason.kind == SOFT_TIMEOUT for reason in self.reasons)
 
 

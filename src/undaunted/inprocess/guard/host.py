@@ -71,7 +71,6 @@ class ControllerHost:
         self._links = Links[_Guard]()
         self._broken: set[_Guard] = set()  # guards that may still come back
         self._last: tuple[ToRank | None, msgspec.Raw] = (None, msgspec.Raw())
-        self._opened = 0  # how many connections there have been
         self._closed = False
         self._changed = asyncio.Event()
 
@@ -142,8 +141,9 @@ class ControllerHost:
         self._changed.set()
 
     def _add(self, connection: Wire) -> _Guard:
-        self._opened += 1
-        guard = self._guards[connection] = _Guard(connection, self._opened, self._silence_s)
+        # By the order in which they came: what an older one says may arrive after a later one.
+        guard = _Guard(connection, connection.number, self._silence_s)
+        self._guards[connection] = guard
         return guard
 
     def _give_up(self, guard: _Guard, text: str) -> None:
@@ -259,6 +259,7 @@ class LocalConnection:
     """
 
     in_order = True
+    number = 0
 
     def __init__(self, host: ControllerHost, service: GuardService) -> None:
         """It is open from now on."""

@@ -1,4 +1,4 @@
-"""How the guards of a job find its controller outside of `undaunted run`.
+"""Guards of a job find its controller outside of `undaunted run`.
 
 The rank finds out, before its guard serves, as torch's stores are in the rank.
 
@@ -313,7 +313,7 @@ def _reachable(master: str) -> str:
 
 
 def on_one_machine(host: str, world_size: int, environ: Mapping[str, str]) -> bool:
-    """Whether all ranks are on this machine, by the launcher's variables or by a local address.
+    """Return whether all ranks are on this machine, by variables or by a local address.
 
     Args:
         host: ``MASTER_ADDR``, or the address in its place.

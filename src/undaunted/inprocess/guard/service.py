@@ -81,7 +81,7 @@ class GuardService:
             rank.close()
 
     def in_call(self, job_rank: int) -> bool:
-        """Whether the call that this rank takes part in, dead or alive, has not ended."""
+        """Return whether the call that this rank takes part in, dead or alive, has not ended."""
         rank = self._ranks.get(job_rank)
         return rank is not None and rank.in_call
 
@@ -205,19 +205,19 @@ class ServedRank:
 
     @property
     def in_call(self) -> bool:
-        """Whether its call has not ended, also if only other ranks are still in it."""
+        """Return whether its call has not ended, also if only other ranks are still in it."""
         call = self._guard.core.call
         return call is not None and call.on
 
     @property
     def has_taken_part(self) -> bool:
-        """Whether it was a member of an epoch of its call."""
+        """Return whether it was a member of an epoch of its call."""
         call = self._guard.core.call
         return call is not None and call.record is not None
 
     @property
     def killed(self) -> str:
-        """Why its guard has ended it, as it made no progress; "" = it has not."""
+        """The reason for which the guard has ended the process, "" = it has not."""
         return self._guard.core.killed
 
     # --- of its process -------------------------------------------------------------------------

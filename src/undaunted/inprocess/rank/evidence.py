@@ -1,4 +1,4 @@
-"""What this rank was doing when its epoch was stopped for a hang, for `core.hang`.
+"""The work of this rank when its epoch was stopped for a hang, for `core.hang`.
 
 Used by the watcher: it looks at the stack of the user's thread, and waits for nobody.
 """

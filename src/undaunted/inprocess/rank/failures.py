@@ -182,7 +182,7 @@ def where(error: BaseException) -> str:
 
 
 def names_lost_peer(error: BaseException) -> bool:
-    """Whether it is an error of communication with a rank that is gone.
+    """Return whether it is an error of communication with a rank that is gone.
 
     The same words from Python's own sockets (a download, say) are the rank's own failure.
     """
@@ -191,7 +191,7 @@ def names_lost_peer(error: BaseException) -> bool:
 
 
 def names_failed_peer(error: BaseException, rank: int) -> bool:
-    """Whether it is the error of a save that has failed in another rank; all ranks raise it.
+    """Return whether it is the error of a save that has failed in another rank; all ranks raise it.
 
     Args:
         error: the exception.

@@ -127,12 +127,12 @@ class GuardLink:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process has made it; False in a process that was forked later."""
+        """Return whether this process has made it; False in a process that was forked later."""
         return self._pid == os.getpid()
 
     @property
     def usable(self) -> bool:
-        """Whether it is of this process, and the environment still names the same job."""
+        """Return whether it is of this process, and the environment still names the same job."""
         return self.is_ours and self._identity == _identity()
 
     def keep(self, rank: int, world_size: int) -> None:

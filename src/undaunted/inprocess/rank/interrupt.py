@@ -50,7 +50,7 @@ _CHECKS = 100
 
 
 class Gate:
-    """Where the user's code of one call may be interrupted. Closed at first."""
+    """The place in which the user's code of one call may be interrupted. Closed at first."""
 
     def __init__(self, page: Page, wake: Callable[[], None]) -> None:
         """Prepare.
@@ -177,7 +177,7 @@ class Gate:
 
     @property
     def over(self) -> bool:
-        """Whether the epoch is being ended: an error from now on is a consequence of that."""
+        """Return whether the epoch is being ended: an error from now on follows from that."""
         return self._terminating
 
     def let_raise(self) -> None:
@@ -186,7 +186,7 @@ class Gate:
 
     @property
     def must_interrupt(self) -> bool:
-        """Whether user code still runs and is to be interrupted."""
+        """Return whether user code still runs and is to be interrupted."""
         return self._raising.is_set() and self._marker is not None
 
     def take_swallower(self) -> str | None:
@@ -209,7 +209,7 @@ class Gate:
         return self._message
 
     def may_raise(self, frame: FrameType | None, handled: BaseException | None) -> bool:
-        """Whether the user's code may be interrupted here and now; True = the caller does it.
+        """Return whether the user's code may be interrupted now; True = the caller does it.
 
         Args:
             frame: the innermost frame of the user's thread.
@@ -236,7 +236,7 @@ class Gate:
         return at is not None
 
     def _is_delicate(self, frame: FrameType, now: float) -> bool:
-        """Whether code must be left alone: not if it waits there, or has had its time."""
+        """Return whether code must be left alone: not if it waits there, or has had its time."""
         patience_s = self._patience_s(frame)
         if not patience_s:
             return False
@@ -274,19 +274,19 @@ class Gate:
 
     @property
     def refused(self) -> bool:
-        """Whether the last interruption came at a place where code is left alone."""
+        """Return whether the last interruption came at a place where code is left alone."""
         return self._refused is not None and not self._raised_at
 
 
 def _comes_from_us(handled: BaseException | None) -> bool:
-    """Whether code handles an interruption: in finally, __exit__, or except."""
+    """Return whether code handles an interruption: in finally, __exit__, or except."""
     while handled is not None and not isinstance(handled, RankShouldRestart):
         handled = handled.__context__
     return handled is not None
 
 
 def _is_finalizer(frame: FrameType) -> bool:
-    """Whether Python drops exceptions that leave this frame."""
+    """Return whether Python drops exceptions that leave this frame."""
     return frame.f_code.co_name == "__del__" or _module(frame) == "weakref"
 
 

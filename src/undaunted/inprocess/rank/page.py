@@ -47,12 +47,12 @@ class Page:
 
     @property
     def progress_ns(self) -> tuple[int, int]:
-        """When `turned` and `ping` were called last; 0 = not in this epoch."""
+        """The times of the last `turned` and `ping`; 0 = not called in this epoch."""
         return self.words[reading.AUTO_NS], self.words[reading.PING_NS]
 
     @property
     def pings(self) -> int:
-        """How often the process has called `ping`."""
+        """The number of calls of `ping` by the process."""
         return self.words[reading.PINGS]
 
     # --- where it is ------------------------------------------------------------------------------

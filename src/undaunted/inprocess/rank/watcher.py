@@ -158,7 +158,7 @@ class Inbox:
 
     @property
     def is_taken(self) -> bool:
-        """Whether the user's thread has taken the verdict."""
+        """Return whether the user's thread has taken the verdict."""
         return self._taken
 
     def _wait(self, look: Callable[[], T], timeout_s: float | None) -> T:
@@ -431,7 +431,7 @@ def _ask_to_turn() -> bool:
 
 
 def _has_turned() -> bool:
-    """Whether the main thread's interpreter has turned since the last call of this function."""
+    """Return whether the main thread's interpreter has turned since the last call of this."""
     turned = False
     while _libc.sem_trywait(_semaphore) == 0:
         turned = True

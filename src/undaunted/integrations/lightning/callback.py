@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.integrations.lightning.changes import around
 from undaunted.integrations.lightning.checkpoints import folder_of, refuse_no_folder, save_at_stop
-from undaunted.integrations.lightning.framework import of_lightning, package_of_lightning
+from undaunted.integrations.lightning.framework import check_trainer, of_lightning
 from undaunted.integrations.replaced import replaced
-from undaunted.integrations.requirements import Requirement, check
+from undaunted.integrations.requirements import Requirement
 from undaunted.integrations.resuming import begin_alike
 from undaunted.progress.api import heartbeat
 from undaunted.training.session import Session
@@ -79,7 +79,7 @@ class UndauntedCallback(of_lightning("callbacks", "Callback")):  # type: ignore[
         """Begin: the process group is there, nothing is loaded yet."""
         if sum(isinstance(each, UndauntedCallback) for each in trainer.callbacks) > 1:
             raise ValueError("there are two UndauntedCallback: give Trainer(callbacks=...) one")
-        check(str(package_of_lightning()).partition(".")[0], trainer, _NEEDED)
+        check_trainer(trainer, _NEEDED)
         self._leave(None)  # of what did not say that it had ended
         with contextlib.ExitStack() as run:
             run.enter_context(_place(trainer))

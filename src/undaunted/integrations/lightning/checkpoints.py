@@ -85,7 +85,7 @@ def save_at_stop(trainer: Any, folder: str | PathLike[str]) -> None:
 
 
 def saves_behind(trainer: Any) -> bool:
-    """Whether checkpoints are written while training goes on, and finalized by all ranks."""
+    """Return whether checkpoints are written while training goes on, and finalized by all ranks."""
     return hasattr(trainer.strategy.checkpoint_io, _FINALIZE)
 
 

@@ -5,7 +5,14 @@ from __future__ import annotations
 import importlib
 import sys
 from importlib.util import find_spec
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from undaunted.integrations.requirements import check
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from undaunted.integrations.requirements import Requirement
 
 _PACKAGES = ("lightning.pytorch", "pytorch_lightning")
 
@@ -35,3 +42,8 @@ def package_of_lightning() -> str | None:
     imported = [name for name in _PACKAGES if name in sys.modules]
     installed = [name for name in _PACKAGES if find_spec(name.partition(".")[0]) is not None]
     return next(iter(imported + installed), None)
+
+
+def check_trainer(trainer: Any, needed: Iterable[Requirement]) -> None:
+    """Refuse a trainer that lacks what an adapter needs; see `requirements.check`."""
+    check(str(package_of_lightning()).partition(".")[0], trainer, needed)

@@ -10,7 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from undaunted.integrations.lightning.framework import of_lightning
+from undaunted.integrations.lightning.framework import check_trainer, of_lightning
+from undaunted.integrations.requirements import Requirement
+
+_PROGRESS = "fit_loop.epoch_loop.batch_progress.current"
+_COUNTS = ("ready", "started", "processed", "completed")
+_NEEDED = (
+    Requirement("accumulate_grad_batches"),
+    Requirement("num_training_batches"),
+    Requirement("train_dataloader"),
+    *(Requirement(f"{_PROGRESS}.{name}") for name in _COUNTS),
+)
 
 
 class LoaderCallback(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
@@ -23,6 +33,7 @@ class LoaderCallback(of_lightning("callbacks", "Callback")):  # type: ignore[mis
         TypeError: training begins, and its data are no `Batches`.
         ValueError: training begins, and a setting of the trainer or of the checkpoint does not fit.
         undaunted.data.DataChangedError: training goes on, and the data are not the checkpoint's.
+        RuntimeError: training begins, and the trainer is of a version that is not supported.
     """
 
     def __init__(self) -> None:
@@ -39,6 +50,7 @@ class LoaderCallback(of_lightning("callbacks", "Callback")):  # type: ignore[mis
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Go to the step that the trainer goes on from."""
+        check_trainer(trainer, _NEEDED)
         batches = _batches_of(trainer, pl_module)
         accumulation = batches.accumulation
         if trainer.accumulate_grad_batches not in {1, accumulation}:

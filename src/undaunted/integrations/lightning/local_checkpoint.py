@@ -17,8 +17,9 @@ import functools
 import time
 from typing import TYPE_CHECKING, Any
 
-from undaunted.integrations.lightning.framework import of_lightning
+from undaunted.integrations.lightning.framework import check_trainer, of_lightning
 from undaunted.integrations.replaced import replaced
+from undaunted.integrations.requirements import Requirement
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,6 +31,12 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.local.ckpt_managers.local_manager import LocalCheckpointManager
 
 LOCAL_CKPT_OPTS_KEY = "local_checkpoint_options"
+_NEEDED = (
+    Requirement("save_checkpoint", 1, ("storage_options",)),
+    Requirement("strategy.checkpoint_io.save_checkpoint", 2, ("storage_options",)),
+    Requirement("strategy.save_checkpoint"),
+    Requirement("strategy.broadcast", 1),
+)
 
 
 class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # type: ignore[misc]
@@ -42,6 +49,7 @@ class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # 
     Raises:
         ImportError: Lightning is not there.
         ValueError: the time to save is not given, or given twice.
+        RuntimeError: training begins, and the trainer is of a version that is not supported.
     """
 
     def __init__(
@@ -67,6 +75,7 @@ class LocalCheckpointCallback(of_lightning("callbacks", "ModelCheckpoint")):  # 
 
     def setup(self, trainer: Any, _: Any, stage: str) -> None:
         """Only training goes on from a local checkpoint; ``test`` loads the path it is given."""
+        check_trainer(trainer, _NEEDED)
         self._leave()  # a `fit` that did not say that it had ended
         io = trainer.strategy.checkpoint_io
         while io is not None:

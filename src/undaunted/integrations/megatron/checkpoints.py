@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from undaunted.checkpointing.trust import choose
+from undaunted.integrations.resuming import older_step
 
 _NAME = re.compile(r"iter_([0-9]{7,20})")
 _TRACKER = "latest_checkpointed_iteration.txt"  # of Megatron-LM
@@ -32,11 +32,7 @@ def choose_checkpoint(config: Any) -> int | None:
     folder, step = getattr(saving, "load", None), getattr(saving, "ckpt_step", None)
     if not folder or "://" in str(folder) or step not in (None, getattr(saving, _MARK, None)):
         return None
-    found = _complete(Path(folder))
-    newest_first = sorted(found, key=lambda path: found[path], reverse=True)
-    chosen = choose(newest_first)
-    is_older = chosen is not None and Path(chosen) != newest_first[0]
-    wanted = found[Path(chosen)] if chosen is not None and is_older else None
+    wanted = older_step(_complete(Path(folder)))
     if wanted != step:
         saving.ckpt_step = wanted
         setattr(saving, _MARK, wanted)

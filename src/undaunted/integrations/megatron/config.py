@@ -1,14 +1,14 @@
 """Configuration classes of Megatron Bridge, with its fields and defaults.
 
-Values are checked when an object is made, and again by `finalize`, which Megatron Bridge calls
-after overrides of the command line.
+The type of a field has the rule for its values. Values are checked when an object is made, and
+again by `finalize`, which Megatron Bridge calls after overrides of the command line.
 """
 
 import math
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from undaunted.attribution.straggler.manager import NVRxStragglerDetectionConfig
 from undaunted.attribution.straggler.report import check, is_number, is_whole
@@ -27,45 +27,40 @@ class _Rule(NamedTuple):
     give: str
 
 
-def _whole(least: int) -> _Rule:
-    return _Rule(lambda value: is_whole(value) and value >= least, f"a whole number from {least}")
+def _whole(least: int, *, none: bool = False) -> _Rule:
+    return _Rule(
+        lambda value: (value is None and none) or (is_whole(value) and value >= least),
+        f"a whole number from {least}{' or None' if none else ''}",
+    )
 
 
-def _or_none(rule: _Rule) -> _Rule:
-    return _Rule(lambda value: value is None or rule.fits(value), f"{rule.give} or None")
+def _is_signal(value: Any) -> bool:
+    handled = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+    return is_whole(value) and value in handled
 
 
-_FLAG = _Rule(lambda value: isinstance(value, bool), "True or False")
-_ABOVE_0 = _Rule(lambda value: is_number(value) and 0 < value < math.inf, "a number above 0")
-_SECONDS = _ABOVE_0._replace(give="a number of seconds above 0")
-# Of fields that are neither flags nor words nor seconds, nor whole numbers from 1 or None.
-_RULES = {
-    "simulated_fault_rank": _or_none(_whole(0)),
-    "simulated_fault_base_delay": _Rule(
-        lambda value: is_number(value) and 0 <= value < math.inf, "a number of seconds from 0"
-    ),
-    "max_rank_faults": _or_none(_whole(0)),
-    "monitor_process_logdir": _Rule(lambda _: True, "a path"),
-    "spiky_loss_factor": _ABOVE_0,
-    "error_injection_rate": _whole(0),
-    "exit_signal": _Rule(
-        lambda value: (
-            is_whole(value) and value in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-        ),
-        "a signal that can be handled, such as signal.SIGTERM",
-    ),
-}
+def _is_above_0(value: Any) -> bool:
+    return is_number(value) and 0 < value < math.inf
 
 
-def _rule(name: str, kind: Any) -> _Rule:
-    if name in _RULES:
-        return _RULES[name]
-    if kind is bool or kind is float:
-        return _FLAG if kind is bool else _SECONDS
+_Flag = Annotated[bool, _Rule(lambda value: isinstance(value, bool), "True or False")]
+_Seconds = Annotated[float, _Rule(_is_above_0, "a number of seconds above 0")]
+_Factor = Annotated[float, _Rule(_is_above_0, "a number above 0")]
+_From0 = Annotated[int, _whole(0)]
+_From0OrNone = Annotated[int | None, _whole(0, none=True)]
+_From1OrNone = Annotated[int | None, _whole(1, none=True)]
+_Signal = Annotated[int, _Rule(_is_signal, "a signal that can be handled, such as signal.SIGTERM")]
+_Delay = Annotated[
+    int,
+    _Rule(lambda value: is_number(value) and 0 <= value < math.inf, "a number of seconds from 0"),
+]
+_Path = Annotated[str | None, _Rule(lambda _: True, "a path")]
+
+
+def _rule(kind: Any) -> _Rule:
+    given = getattr(kind, "__metadata__", ())
     words = get_args(kind)
-    if kind == int | None:
-        return _or_none(_whole(1))
-    return _Rule(lambda value: value in words, f"one of {', '.join(words)}")
+    return given[0] if given else _Rule(words.__contains__, f"one of {', '.join(words)}")
 
 
 class _Checked:
@@ -79,13 +74,13 @@ class _Checked:
             ValueError: one cannot be meant; the text says which, and what to give.
         """
         for field in fields(self):  # type: ignore[arg-type] # all of its classes are dataclasses
-            rule, value = _rule(field.name, field.type), getattr(self, field.name)
+            rule, value = _rule(field.type), getattr(self, field.name)
             check(field.name, value, rule.fits(value), rule.give)
 
 
 @dataclass(kw_only=True)
 class FaultToleranceConfig(_Checked):
-    """Whether hangs are found by sections, and limits calculated; not the launcher's settings.
+    """The settings of sections and calculated limits; not the launcher's settings.
 
     Attributes:
         enable_ft_package: whether anything is done at all.
@@ -97,31 +92,23 @@ class FaultToleranceConfig(_Checked):
         simulated_fault_base_delay: seconds until then; up to a fifth more, by chance.
     """
 
-    enable_ft_package: bool = False
-    calc_ft_timeouts: bool = False
-    simulate_fault: bool = False
+    enable_ft_package: _Flag = False
+    calc_ft_timeouts: _Flag = False
+    simulate_fault: _Flag = False
     simulated_fault_type: Literal["rank_hung", "rank_killed", "random"] = "random"
-    simulated_fault_rank: int | None = None
-    simulated_fault_base_delay: int = 0
+    simulated_fault_rank: _From0OrNone = None
+    simulated_fault_base_delay: _Delay = 0
 
 
 @dataclass(kw_only=True)
 class InProcessRestartConfig(_Checked):
-    """Restart inside the process; times are seconds. See `undaunted.inprocess.Wrapper`.
+    """Restart inside the process; times are seconds.
+
+    Those that are not named here are arguments of `undaunted.inprocess.Wrapper`.
 
     Attributes:
         enabled: whether the function is wrapped at all.
         max_iterations: how often the function may be called; None = any number of times.
-        monitor_thread_interval, monitor_process_interval: not used, as nothing is polled.
-        progress_watchdog_interval: how often a rank shows that its interpreter turns.
-        heartbeat_interval: how often guards tell each other that they are there.
-        soft_timeout: if a rank makes no progress for this long, all ranks are restarted.
-        hard_timeout: if a rank makes no progress for this long, its process is ended.
-        heartbeat_timeout: a node that is silent for this long is lost.
-        barrier_timeout: longest wait for ranks at the beginning of an iteration.
-        completion_timeout: longest time between the first and the last return.
-        last_call_wait: not used.
-        termination_grace_time: between SIGTERM and SIGKILL.
         granularity: ``node``: a node that has lost a rank takes no part any more; ``rank``.
         active_world_size: how many ranks call the function, the others are a reserve; None = all.
         empty_cuda_cache: free torch's cache of device memory between two calls.
@@ -129,29 +116,29 @@ class InProcessRestartConfig(_Checked):
         monitor_process_logdir: directory of the guards' logs; None = none are written.
     """
 
-    enabled: bool = False
-    max_iterations: int | None = None
-    monitor_thread_interval: float = 1.0
-    monitor_process_interval: float = 1.0
-    progress_watchdog_interval: float = 1.0
-    heartbeat_interval: float = 30
-    soft_timeout: float = 60
-    hard_timeout: float = 90
-    heartbeat_timeout: float = 60
-    barrier_timeout: float = 120
-    completion_timeout: float = 120
-    last_call_wait: float = 1
-    termination_grace_time: float = 1
+    enabled: _Flag = False
+    max_iterations: _From1OrNone = None
+    monitor_thread_interval: _Seconds = 1.0
+    monitor_process_interval: _Seconds = 1.0
+    progress_watchdog_interval: _Seconds = 1.0
+    heartbeat_interval: _Seconds = 30
+    soft_timeout: _Seconds = 60
+    hard_timeout: _Seconds = 90
+    heartbeat_timeout: _Seconds = 60
+    barrier_timeout: _Seconds = 120
+    completion_timeout: _Seconds = 120
+    last_call_wait: _Seconds = 1
+    termination_grace_time: _Seconds = 1
     granularity: Literal["node", "rank"] = "node"
-    active_world_size: int | None = None
-    empty_cuda_cache: bool = True
-    max_rank_faults: int | None = None
-    monitor_process_logdir: str | None = None
+    active_world_size: _From1OrNone = None
+    empty_cuda_cache: _Flag = True
+    max_rank_faults: _From0OrNone = None
+    monitor_process_logdir: _Path = None
 
 
 @dataclass(kw_only=True)
 class RerunStateMachineConfig(_Checked):
-    """Whether suspicious results are computed again.
+    """The settings of the machine that computes suspicious results again.
 
     Attributes:
         rerun_mode: ``disabled``; ``validate_results``; ``report_determinism_stats``, or the older
@@ -167,10 +154,10 @@ class RerunStateMachineConfig(_Checked):
     rerun_mode: Literal[
         "disabled", "validate_results", "report_stats", "report_determinism_stats"
     ] = "disabled"
-    check_for_nan_in_loss: bool = True
-    check_for_spiky_loss: bool = False
-    spiky_loss_factor: float = 10.0
-    error_injection_rate: int = 0
+    check_for_nan_in_loss: _Flag = True
+    check_for_spiky_loss: _Flag = False
+    spiky_loss_factor: _Factor = 10.0
+    error_injection_rate: _From0 = 0
     error_injection_type: Literal["transient_error", "persistent_error", "correct_result"] = (
         "transient_error"
     )
@@ -178,7 +165,7 @@ class RerunStateMachineConfig(_Checked):
 
 @dataclass(kw_only=True)
 class TrainingConfig(_Checked):
-    """When a loop ends early: of Megatron Bridge's class of this name these fields, no others.
+    """The early end of a loop: these fields of Megatron Bridge's class of this name, no others.
 
     Attributes:
         exit_signal_handler: whether a signal ends the loop, see `signals`.
@@ -188,12 +175,8 @@ class TrainingConfig(_Checked):
         exit_duration_in_mins: end after so many minutes; None = do not.
     """
 
-    exit_signal_handler: bool = False
-    exit_signal: int = signal.SIGTERM
-    exit_signal_handler_for_dataloader: bool = False
-    exit_interval: int | None = None
-    exit_duration_in_mins: int | None = None
-
-
-DURATIONS = tuple(field.name for field in fields(InProcessRestartConfig) if field.type is float)
-"""Fields of `InProcessRestartConfig` in seconds; the wrapper of functions calls them the same."""
+    exit_signal_handler: _Flag = False
+    exit_signal: _Signal = signal.SIGTERM
+    exit_signal_handler_for_dataloader: _Flag = False
+    exit_interval: _From1OrNone = None
+    exit_duration_in_mins: _From1OrNone = None

@@ -22,8 +22,16 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from undaunted.fault_tolerance.data import who_am_i
-from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient, RankMonitorClientError
+from undaunted.base.torch_ranks import place
+from undaunted.fault_tolerance.kept_limits import Job, KeptLimits
+from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient
+from undaunted.fault_tolerance.section_limits import (
+    CHECKPOINTING,
+    SETUP,
+    STEP,
+    FaultToleranceState,
+    possible_update,
+)
 from undaunted.fault_tolerance.simulated_faults import (
     DESCRIPTION_VARIABLE,
     SimulatedFaultParams,
@@ -31,43 +39,27 @@ from undaunted.fault_tolerance.simulated_faults import (
     setup_simulated_fault,
 )
 from undaunted.integrations.megatron.checkpoints import choose_checkpoint
-from undaunted.integrations.megatron.kept_limits import Job, KeptLimits, sizes_of
-from undaunted.integrations.megatron.ranks import is_first, say, world_size
+from undaunted.integrations.megatron.ranks import say
 
 if TYPE_CHECKING:
     from undaunted.faults.trigger import Trigger
 
-SETUP, STEP, CHECKPOINTING = "setup", "step", "checkpointing"
 _NUM_WARMUP_ITERS = 1  # of Megatron Bridge
 _LM_NUM_WARMUP_ITERS = 5
 _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE = 16
 _RANDOM_DELAY = 0.2  # of the base delay of a simulated fault
 _LOG = logging.getLogger("undaunted")
-
-
-@dataclass
-class FaultToleranceState:
-    """The events so far.
-
-    Attributes:
-        ft_state_path: where calculated limits are kept; None before `setup`.
-        is_persistent_chkpt_loaded: the last checkpoint that was loaded came from a disk.
-        is_async_chkpt_enabled: checkpoints are written behind the back of the loop.
-        is_calculating_timeouts: limits are calculated.
-        is_setup_section_open: section ``setup`` is open.
-        seen_checkpoints_cnt: how many checkpoints were saved.
-        seen_tr_iters_cnt: how many iterations were trained.
-        curr_eval_iter_idx: how many iterations this evaluation has had.
-    """
-
-    ft_state_path: str | None = None
-    is_persistent_chkpt_loaded: bool = False
-    is_async_chkpt_enabled: bool = False
-    is_calculating_timeouts: bool = False
-    is_setup_section_open: bool = False
-    seen_checkpoints_cnt: int = 0
-    seen_tr_iters_cnt: int = 0
-    curr_eval_iter_idx: int = 0
+_SIZES = (  # which decide how long a step takes
+    "num_layers",
+    "hidden_size",
+    "seq_length",
+    "micro_batch_size",
+    "global_batch_size",
+    "tensor_model_parallel_size",
+    "pipeline_model_parallel_size",
+    "context_parallel_size",
+    "expert_model_parallel_size",
+)
 
 
 class GlobalState(Protocol):
@@ -93,10 +85,11 @@ class _OfProcess:
 class _Client(RankMonitorClient):
     """A client that knows for how many iterations it does not open ``step``, and what is kept."""
 
+    kept: KeptLimits
+
     def __init__(self, warmup_iters: int) -> None:
         super().__init__()
         self.warmup_iters = warmup_iters
-        self.kept: KeptLimits | None = None
 
     def open(self, section: str) -> None:
         """Open a section anew: an exception may have left it open."""
@@ -155,7 +148,7 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
     client.open(SETUP)  # before what may take its time
     if (step := choose_checkpoint(config)) is not None:
         say(f"FT: iteration {step} is loaded: newer checkpoints have led to failures")
-    if is_first():
+    if place()[0] == 0:
         kept.make_folder()
     _load(client, kept)
     say(f"FT: initialized. Timeouts={client.section_timeouts}")
@@ -261,56 +254,12 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: GlobalState | None 
 # --- limits ---------------------------------------------------------------------------------------
 
 
-class Update(NamedTuple):
-    """The limits that can be calculated, and why others cannot."""
-
-    sections: list[str]
-    out_of_section: bool
-    why_not: list[str]
-
-
-def possible_update(
-    state: FaultToleranceState,
-    *,
-    is_closing_ft: bool,
-    min_iters: int = _MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE,
-) -> Update:
-    """Return which limits what was seen is enough for; ``step`` needs so many iterations."""
-    rules = (
-        (
-            SETUP,
-            state.is_persistent_chkpt_loaded,
-            "can't update the setup section timeout until persistent checkpoint is loaded",
-        ),
-        (
-            STEP,
-            state.seen_tr_iters_cnt >= min_iters,
-            "need to see more training iterations to update the step section timeout",
-        ),
-        (
-            CHECKPOINTING,
-            state.seen_checkpoints_cnt > 0 and not state.is_async_chkpt_enabled,
-            "can't update the checkpointing section timeout with async checkpointing"
-            if state.seen_checkpoints_cnt > 0
-            else "checkpointing section is not updated until a checkpoint was saved",
-        ),
-    )
-    sections = [name for name, holds, _ in rules if holds]
-    why_not = [text for _, holds, text in rules if not holds]
-    all_seen = {SETUP, STEP} <= set(sections) and state.seen_checkpoints_cnt > 0
-    if not is_closing_ft:
-        why_not.append("the out-of-section timeout won't be updated as the FT is not closing yet")
-    elif not all_seen:
-        why_not.append(
-            "the out-of-section timeout won't be updated until all FT sections were seen"
-        )
-    return Update(sections, is_closing_ft and all_seen, why_not)
-
-
 def _update_timeouts(seen: _Seen, *, is_closing_ft: bool) -> None:
     if not seen.state.is_calculating_timeouts:
         return
-    update = possible_update(seen.state, is_closing_ft=is_closing_ft)
+    update = possible_update(
+        seen.state, is_closing_ft=is_closing_ft, min_iters=_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE
+    )
     for line in update.why_not:
         say(f"FT: {line}")
     if not update.sections:
@@ -320,23 +269,13 @@ def _update_timeouts(seen: _Seen, *, is_closing_ft: bool) -> None:
         f"FT: updating timeouts for: {update.sections} update out-of-section: "
         f"{update.out_of_section} ..."
     )
-    done = client.calculate_and_set_section_timeouts(
-        selected_sections=update.sections,
-        calc_out_of_section=update.out_of_section,
-        skip_if_not_ready=True,
-    )
-    if done and is_first() and client.kept is not None and client.kept.save(client.state_dict()):
-        say(f"FT: updated timeouts saved to {client.kept.path}. {client.section_timeouts}")
+    kept = client.kept
+    if update.calculate(client) and place()[0] == 0 and kept.save(client.state_dict()):
+        say(f"FT: updated timeouts saved to {kept.path}. {client.section_timeouts}")
 
 
 def _load(client: _Client, kept: KeptLimits) -> None:
-    state = kept.load()
-    if state is None:
-        return
-    try:
-        client.load_state_dict(state)
-    except RankMonitorClientError as error:
-        _warn(f"{kept.path} is not used: {error}")
+    if not kept.load_into(client):
         return
     if client.loaded_section_timeouts is None:
         _warn(f"{kept.path} is not used: it has no limits of sections")
@@ -348,7 +287,7 @@ def _job(client: _Client, config: Any) -> Job:
     sections = {SETUP, STEP, CHECKPOINTING}
     if client.cfg is not None:
         sections |= set(client.cfg.rank_section_timeouts)
-    return Job(world_size(), tuple(sorted(sections)), sizes_of(config))
+    return Job(place()[1], tuple(sorted(sections)), sizes_of(config))
 
 
 # --- configuration --------------------------------------------------------------------------------
@@ -391,6 +330,23 @@ def _settings(config: Any, global_state: GlobalState | None) -> _Settings | None
     )
 
 
+def sizes_of(config: object) -> dict[str, int]:
+    """Return the sizes of a model and its batches that a configuration has.
+
+    Args:
+        config: of Megatron Bridge, which has them in ``model`` and ``train``, or the arguments of
+            Megatron-LM.
+    """
+    parts = [config, getattr(config, "model", None), getattr(config, "train", None)]
+    found = {}
+    for name in _SIZES:
+        values = [getattr(part, name, None) for part in parts]
+        number = next((value for value in values if type(value) is int), None)
+        if number is not None:
+            found[name] = number
+    return found
+
+
 # --- simulated faults -----------------------------------------------------------------------------
 
 
@@ -417,8 +373,9 @@ def maybe_setup_simulated_fault(config: Any = None) -> Trigger | None:
         f"FT: Initializing simulated fault: {params.fault_type},rank to fail: {wanted}, "
         f"base delay: {params.base_delay}"
     )
-    place = {"RANK": f"{who_am_i().global_rank}", "WORLD_SIZE": f"{world_size()}"}
-    return setup_simulated_fault(params, {**os.environ, **place})
+    rank, ranks = place()
+    here = {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}"}
+    return setup_simulated_fault(params, {**os.environ, **here})
 
 
 def _fault_params(config: Any) -> SimulatedFaultParams | None:
@@ -454,4 +411,4 @@ def _forget(client: _Client, global_state: GlobalState | None) -> None:
 
 
 def _warn(text: str) -> None:
-    _LOG.warning("rank %d: %s", who_am_i().global_rank, text)
+    _LOG.warning("rank %d: %s", place()[0], text)

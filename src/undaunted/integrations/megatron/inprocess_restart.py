@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import os
@@ -10,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from undaunted.base import torch_ranks
 from undaunted.integrations.megatron import fault_tolerance, rerun
-from undaunted.integrations.megatron.config import DURATIONS
-from undaunted.integrations.megatron.ranks import is_first, world_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,14 +84,17 @@ def _wrapper(config: Any, state: Any, port: int) -> Any:
     from undaunted.inprocess import abort, finalize, health_check, initialize, rank_assignment
     from undaunted.inprocess import nested_restarter as nested
 
-    active = world_size() if config.active_world_size is None else config.active_world_size
-    if active > world_size():
-        raise ValueError(f"active_world_size is {active}: there are only {world_size()} ranks")
+    rank, ranks = torch_ranks.place()
+    active = ranks if config.active_world_size is None else config.active_world_size
+    if active > ranks:
+        raise ValueError(f"active_world_size is {active}: there are only {ranks} ranks")
     checks: list[Any] = [health_check.CudaHealthCheck(_CHECK_TIMEOUT)]
     if config.max_rank_faults is not None:
         checks.append(health_check.FaultCounter(config.max_rank_faults))
     durations: dict[str, Any] = {
-        name: timedelta(seconds=getattr(config, name)) for name in DURATIONS
+        field.name: timedelta(seconds=getattr(config, field.name))
+        for field in dataclasses.fields(inprocess.Wrapper)
+        if isinstance(field.default, timedelta)
     }
     resets: list[Any] = [finalize.ThreadedFinalize(_CHECK_TIMEOUT, _reset, (state,))]
     if config.empty_cuda_cache:
@@ -114,7 +116,7 @@ def _wrapper(config: Any, state: Any, port: int) -> Any:
         health_check=inprocess.Compose(*checks),
         rank_assignment=rank_assignment.Tree(_layers(config.granularity, active)),
         finalize=inprocess.Compose(*resets),
-        monitor_process_logfile=_logfile(config.monitor_process_logdir),
+        monitor_process_logfile=_logfile(config.monitor_process_logdir) if rank == 0 else None,
         **durations,
     )
 
@@ -142,7 +144,7 @@ def _node() -> str:
 
 
 def _ranks_here() -> int:
-    """How many ranks a node has: as the launcher says, else one for each GPU."""
+    """Return the number of ranks of a node: as the launcher says, else one for each GPU."""
     value = os.environ.get("LOCAL_WORLD_SIZE", "")
     if value.isascii() and value.isdigit() and int(value):
         return int(value)
@@ -171,8 +173,8 @@ def _empty_cache() -> None:
 
 
 def _logfile(folder: str | None) -> str | None:
-    """Return the log of rank 0's guard; None = of other ranks, and without a folder."""
-    if folder is None or not is_first():
+    """Return the log of the guard, None = without a folder."""
+    if folder is None:
         return None
     names = ("SLURM_JOB_ID", "", "SLURM_PROCID", "SLURM_LOCALID")
     parts = [os.environ.get(name, "") if name else os.uname().nodename for name in names]
@@ -187,7 +189,8 @@ def _master_port() -> int:
 
 
 def _warn_of_logging() -> None:
-    if is_first() and os.environ.get("TORCH_CPP_LOG_LEVEL", "").lower() not in ("error", "fatal"):
+    level = os.environ.get("TORCH_CPP_LOG_LEVEL", "").lower()
+    if torch_ranks.place()[0] == 0 and level not in ("error", "fatal"):
         _LOG.warning(
             "set TORCH_CPP_LOG_LEVEL=error before torch is imported: a restart waits in small "
             "steps, and torch would print a warning for each of them"

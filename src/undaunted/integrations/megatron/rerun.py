@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from typing import TYPE_CHECKING, Any
 
 from undaunted.base import torch_ranks
-from undaunted.integrations.megatron.ranks import end_together
 from undaunted.integrations.megatron.rerun_injection import RerunErrorInjector
+from undaunted.integrations.requirements import Requirement, check
 from undaunted.progress.writer import current_writer
 from undaunted.training.rerun.batches import RerunDataIterator
 from undaunted.training.rerun.difference import COMPARISON_MATCH, COMPARISON_MISMATCH
@@ -27,7 +28,7 @@ from undaunted.training.rerun.table import (
     RerunValidationStatus,
 )
 from undaunted.training.rerun.tracker import get_skipped_iterations_from_tracker_file
-from undaunted.training.stopping import StopReason
+from undaunted.training.stopping import StopReason, tell_launcher
 
 if TYPE_CHECKING:
     import os
@@ -106,7 +107,7 @@ class RerunStateMachine(StatisticsMachine):
         self.error_injector = error_injector or RerunErrorInjector()
 
     def is_odd(self, result: Any, rejection_func: Callable[[Any], Any]) -> bool:
-        """Whether a result is odd, or is called so."""
+        """Return whether a result is odd, or is called so."""
         injector = self.error_injector
         injected = injector.error_injection_rate and injector.maybe_inject(torch_ranks.place()[0])
         return bool(injected) or super().is_odd(result, rejection_func)
@@ -126,7 +127,7 @@ class RerunStateMachine(StatisticsMachine):
             if self.verdict is not None:
                 current_writer().event("odd_result", self.verdict.text)
             rank, text = (None, "") if odd is None else (torch_ranks.place()[0], odd.text)
-            end_together(_REASONS[found[2]], rank, text)
+            tell_launcher(_REASONS[found[2]], rank, text)
         return found
 
     def state_dict(  # type: ignore[override]  # None is theirs
@@ -154,7 +155,7 @@ class RerunStateMachine(StatisticsMachine):
         super()._load(state_dict)
 
     def validate_state_dict(self, state_dict: Any) -> bool:
-        """Whether there is a step to be run again in what a checkpoint has."""
+        """Return whether there is a step to be run again in what a checkpoint has."""
         try:
             return RerunState(int(state_dict["state"])) is not RerunState.NOT_RUNNING_YET
         except (KeyError, TypeError, ValueError):
@@ -166,12 +167,15 @@ def initialize_rerun_state_machine(**kwargs: Any) -> None:
 
     Raises:
         AssertionError: there is one.
+        RuntimeError: Megatron is of a version that is not supported.
     """
     global _machine  # noqa: PLW0603 - their functions know one machine
     if _machine is not None:
         raise AssertionError(
             "the rerun state machine is there already; call destroy_rerun_state_machine() first"
         )
+    if "megatron.core" in sys.modules:  # a version that is not supported is refused now
+        _mapping()
     _machine = RerunStateMachine(**kwargs)
 
 
@@ -192,9 +196,18 @@ def destroy_rerun_state_machine() -> None:
 
 
 def _sharded(state: dict[str, Any]) -> Any:
-    try:
-        mapping: Any = importlib.import_module("megatron.core.dist_checkpointing.mapping")
-    except ImportError:
+    mapping = _mapping()
+    if mapping is None:
         return state
     rank, world_size = torch_ranks.place()
     return mapping.ShardedObject(_KEY, state, (world_size,), (rank,))
+
+
+def _mapping() -> Any:
+    """Return Megatron's module of what belongs to a rank, None = it is not installed."""
+    try:
+        found: Any = importlib.import_module("megatron.core.dist_checkpointing.mapping")
+    except ImportError:
+        return None
+    check("megatron_core", found, [Requirement("ShardedObject", 4)])
+    return found

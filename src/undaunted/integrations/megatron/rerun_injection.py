@@ -43,7 +43,7 @@ class RerunErrorInjector:
         self._random = random.Random()  # noqa: S311 - not the program's generator
 
     def maybe_inject(self, rank: int = 0) -> bool:
-        """Whether to call the result of a check odd. One at a time."""
+        """Return whether to call the result of a check odd. One at a time."""
         rate = self.error_injection_rate
         if not rate or self.injected_error_type is not None:
             return False

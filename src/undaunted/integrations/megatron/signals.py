@@ -18,7 +18,7 @@ import signal
 from typing import TYPE_CHECKING
 
 from undaunted.base import torch_ranks
-from undaunted.integrations.megatron.ranks import say, world_size
+from undaunted.integrations.megatron.ranks import say
 from undaunted.progress.writer import current_writer
 from undaunted.training.signals import Signals, signal_number
 from undaunted.training.stopping import Answers, ByLauncher, StopReason
@@ -46,11 +46,11 @@ class DistributedSignalHandler:
     """
 
     def __init__(self, sig: int = signal.SIGTERM) -> None:
+        signal_number(sig)  # which raises if it cannot be handled
         self.sig = sig
         self.released = False
         self._received = False
         self._said = False
-        self._name = _name(sig)
         self._signals: Signals | None = None
         self._answers: Answers | None = None
         self._asked = -1
@@ -62,7 +62,7 @@ class DistributedSignalHandler:
         page = current_writer()
         if page.attached:
             self._answers = ByLauncher(page)
-        self._signals = Signals([self._name], self._receive)
+        self._signals = Signals([self.sig], self._receive)
         if self._signals.install():
             say(f"Signal handler installed for {self.sig}")
         else:
@@ -89,7 +89,7 @@ class DistributedSignalHandler:
         if self._answers is None:
             return torch_ranks.gather(self._received)
         self._stops = self._stops or self._launcher_says_stop(self._answers)
-        return [self._stops] * world_size()
+        return [self._stops] * torch_ranks.place()[1]
 
     def release(self) -> bool:
         """Put the handler from before back; return whether it was not done already."""
@@ -114,12 +114,3 @@ class DistributedSignalHandler:
             return False
         answer = answers.after(_WAIT_S, lambda: False)
         return answer is not None and self._asked >= answer.after
-
-
-def _name(number: int) -> str:
-    try:
-        name = signal.Signals(number).name
-    except ValueError:
-        raise ValueError(f"{number!r} is no signal; give signal.SIGTERM, for example") from None
-    signal_number(name)  # it may be none that can be handled
-    return name

@@ -8,8 +8,7 @@ from undaunted.attribution.straggler.manager import (
     check_nvrx_straggler_detection,
     safe_shutdown_nvrx_straggler_manager,
 )
-from undaunted.integrations.megatron.ranks import end_together
-from undaunted.training.stopping import StopReason
+from undaunted.training.stopping import StopReason, tell_launcher
 
 __all__ = [
     "NVRxStragglerDetectionConfig",
@@ -30,5 +29,5 @@ class NVRxStragglerDetectionManager(manager.NVRxStragglerDetectionManager):
         stop = super().check_stragglers(global_rank)
         if stop:
             slow = next(iter(self.stragglers), None)
-            end_together(StopReason.STRAGGLER, slow, f"stragglers: {self.stragglers}")
+            tell_launcher(StopReason.STRAGGLER, slow, f"stragglers: {self.stragglers}")
         return stop

@@ -22,7 +22,7 @@ _E = TypeVar("_E", bound=e.Event)
 
 
 class RoundFailure(NamedTuple):
-    """How a round failed; moments are on the axis of the job.
+    """The failure of a round; moments are on the axis of the job.
 
     Attributes:
         failure: what ended it first.

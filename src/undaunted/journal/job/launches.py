@@ -53,7 +53,7 @@ class Launch:
 
     @property
     def slots(self) -> int:
-        """How many ranks it has room for."""
+        """Return how many ranks it has room for."""
         if self.state.job is not None:
             return self.state.job.nproc_per_node
         return max((len(one.ranks) for one in self.state.rounds.values()), default=0)
@@ -85,12 +85,12 @@ class World:
 
     @property
     def began(self) -> int:
-        """When the first node began with it, on the axis."""
+        """Return when the first node began with it, on the axis."""
         return min(one.on_axis(one.state.rounds[self.number].began_ns) for one in self.launches)
 
     @property
     def stopped(self) -> int:
-        """When the last node that tells had stopped, on the axis; its start if none does."""
+        """Return when the last node that tells had stopped, on the axis; its start if none does."""
         told = ((one, self.stopped_on(one)) for one in self.launches)
         return max((one.on_axis(t) for one, t in told if t is not None), default=self.began)
 
@@ -108,7 +108,7 @@ class Attempt:
 
     @property
     def began(self) -> int:
-        """When its first launcher began, on the axis."""
+        """Return when its first launcher began, on the axis."""
         return min(one.on_axis(one.state.began_ns) for one in self.launches)
 
     @property

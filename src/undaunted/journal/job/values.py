@@ -15,7 +15,7 @@ from undaunted.journal.goodput import Span, Times
 
 
 class Phases(msgspec.Struct, kw_only=True, frozen=True):
-    """How long each part of getting over one failure took, in nanoseconds.
+    """The durations of the parts of getting over one failure, in nanoseconds.
 
     The parts are the classes of `goodput.Times`: of the round that failed, from its failure on, and
     of the round after it, up to its first step. None = not recorded, or no time was spent on it.
@@ -50,7 +50,7 @@ class Phases(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class InProcessRestart(msgspec.Struct, kw_only=True, frozen=True):
-    """How a function came to run again; durations in nanoseconds, None = not recorded.
+    """The restart of a function; durations in nanoseconds, None = not recorded.
 
     Attributes:
         call: how many calls of restartable functions there were before.
@@ -275,7 +275,7 @@ class LaunchSummary(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class BootClock(msgspec.Struct, kw_only=True, frozen=True):
-    """How the monotonic clock of one boot of one machine was put on the axis of the job.
+    """The place of one boot's monotonic clock on the axis of the job.
 
     Attributes:
         boot_id: of the machine, "" if unknown.
@@ -298,7 +298,7 @@ class BootClock(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Failures(msgspec.Struct, kw_only=True, frozen=True):
-    """How often the job failed.
+    """The number of failures of the job.
 
     Attributes:
         count: rounds that a failure ended.

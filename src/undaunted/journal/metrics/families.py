@@ -169,7 +169,7 @@ def _lost_steps(rounds: Sequence[NodePart]) -> int:
 def _of_times(run: LaunchSummary) -> list[Family]:
     times = Family(
         "undaunted_time_seconds",
-        "Where the time of this launcher went; all classes together are the time that passed.",
+        "Time of this launcher by class; all classes together are the time that passed.",
     )
     for name in run.times.__struct_fields__:
         label = name.removesuffix("_ns")
@@ -259,7 +259,7 @@ def _of_blamed_nodes(launch: LaunchState) -> Family:
 
 
 def _of_ranks(ranks: Sequence[RankNow]) -> list[Family]:
-    phase = Family("undaunted_rank_phase", "What the rank is doing; 1 for the present phase.")
+    phase = Family("undaunted_rank_phase", "Phase of the rank; 1 for the present one.")
     iteration = Family("undaunted_rank_iteration", "Iteration that is under way.")
     step = Family("undaunted_rank_step_seconds", "Duration of a step, the mean of this round.")
     age = Family("undaunted_rank_heartbeat_age_seconds", "Time since the last heartbeat.")
@@ -342,12 +342,12 @@ def _one(name: str, text: str, value: float | None) -> Family:
 
 def _of_rank_time(job: JobSummary) -> Sequence[Family]:
     spent = Family(
-        "undaunted_job_rank_seconds", "Where the time of all ranks went; spare: without a seat."
+        "undaunted_job_rank_seconds", "Time of all ranks by class; spare: without a seat."
     )
     for name in job.times.__struct_fields__:
         spent.add(getattr(job.times, name) / _NS, **{"class": name.removesuffix("_ns")})
     spent.add(job.spare_ns / _NS, **{"class": "spare"})
-    cost = Family("undaunted_job_cost", "What that cost, at the price given.")
+    cost = Family("undaunted_job_cost", "Cost of that time, at the price given.")
     if job.cost is not None:
         for name, amount in job.cost.by_class.items():
             cost.add(amount, **{"class": name, "currency": job.cost.currency})

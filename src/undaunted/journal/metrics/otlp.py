@@ -1,4 +1,4 @@
-"""Whether and where metrics and spans go to a collector of OpenTelemetry. Imports nothing heavy."""
+"""The collector of OpenTelemetry for metrics and spans, if any. Imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -150,7 +150,7 @@ def times(job: JobSummary) -> str:
         if costs:
             row.insert(3, Cell(text(_money(costs.get(title, 0.0), job)), "number"))
         rows.append(row)
-    return _bar(found, whole_ns) + table(heads, rows, "Where the time went")
+    return _bar(found, whole_ns) + table(heads, rows, "Time by class")
 
 
 def legend() -> str:

@@ -1,4 +1,4 @@
-"""What the variables of a Slurm job tell, how its launchers are started, what follows: pure.
+"""The variables of a Slurm job, the start of its launchers, and what follows: pure.
 
 See docs/design/srun.md.
 """
@@ -71,12 +71,12 @@ class Allocation(NamedTuple):
 
     @property
     def port(self) -> int:
-        """Where the launchers meet: two jobs that share a node differ."""
+        """The port at which the launchers meet: two jobs that share a node differ."""
         return PORTS.start + self.job % len(PORTS)
 
 
 class Next(NamedTuple):
-    """What becomes of the job.
+    """The fate of the job.
 
     Attributes:
         again: it goes back to the queue.
@@ -137,7 +137,7 @@ def allocation(environ: Mapping[str, str], *, of_task: bool = False) -> Allocati
 
 
 def is_task(environ: Mapping[str, str]) -> bool:
-    """Whether srun has started this process, and not sbatch or salloc."""
+    """Return whether srun has started this process, and not sbatch or salloc."""
     step = environ.get("SLURM_STEP_ID", "")
     return step.isdecimal() and int(step) < _SPECIAL_STEPS
 
@@ -191,7 +191,7 @@ def _count(environ: Mapping[str, str], name: str) -> int:
 
 
 def _is_in(host: str, node_list: str) -> bool:
-    """Whether a host is one of these nodes, as far as its name can tell."""
+    """Return whether a host is one of these nodes, as far as its name can tell."""
     if host == "localhost" or host.startswith("127."):
         return False
     name = host.partition(".")[0]
@@ -315,12 +315,12 @@ def read_ended(error: str) -> dict[str, str]:
 
 
 def is_ending(complaint: str) -> bool:
-    """Whether a command of Slurm complains that the job, or the step, is at its end already."""
+    """Return whether a command of Slurm complains that the job, or the step, has ended."""
     return "Invalid job id" in complaint or "already completing" in complaint
 
 
 def is_away(complaint: str) -> bool:
-    """Whether a command of Slurm complains that nobody answers it."""
+    """Return whether a command of Slurm complains that nobody answers it."""
     return any(words in complaint for words in _AWAY)
 
 

@@ -1,4 +1,4 @@
-"""What Slurm's commands are asked, and what they answer."""
+"""Questions to Slurm's commands, and their answers."""
 
 from __future__ import annotations
 

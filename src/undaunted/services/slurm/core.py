@@ -1,4 +1,4 @@
-"""Which jobs are followed, and what is done next: pure, docs/design/slurm-monitor.md.
+"""The jobs that are followed, and the next acts: pure, docs/design/slurm-monitor.md.
 
 Whoever drives it asks `Monitor.next` for one command, carries it out, and tells what came of it.
 Nothing else changes in between, so that a monitor which is killed at any moment goes on from the
@@ -52,7 +52,7 @@ _OF_A_LOG = _TOO_EARLY | {
 
 
 class Stage(enum.Enum):
-    """How far a job has come."""
+    """The progress of a job."""
 
     RUNNING = "running"  # the service is yet to be told that it runs
     TRACKED = "tracked"  # the service knows
@@ -113,7 +113,7 @@ class Job(msgspec.Struct, kw_only=True):
 
 
 class Reply(NamedTuple):
-    """What came of a request to the service.
+    """The outcome of a request to the service.
 
     Attributes:
         status: of HTTP; or `UNREACHABLE`; or `NO_ANSWER`, when nothing usable came back.
@@ -494,7 +494,7 @@ class Monitor:
 
 
 def _is_another(job: Job, one: Listed) -> bool:
-    """Whether a closed job was started once more, or another one has its number."""
+    """Return whether a closed job was started once more, or another one has its number."""
     return (job.restarts, job.submitted) != (one.restarts, one.submitted)
 
 

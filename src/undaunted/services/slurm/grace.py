@@ -1,4 +1,4 @@
-"""How long Slurm waits from SIGTERM to SIGKILL."""
+"""The time that Slurm waits from SIGTERM to SIGKILL."""
 
 from __future__ import annotations
 

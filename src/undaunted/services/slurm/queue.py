@@ -67,7 +67,7 @@ class Queue:
         return dict(word.split("=", 1) for word in line.split() if "=" in word)
 
     def runs(self, shown: dict[str, str]) -> bool:
-        """Whether the job runs, in this start of it."""
+        """Return whether the job runs, in this start of it."""
         same = shown.get("Restarts", "0") == str(self._here.restarts)
         return shown.get("JobState") == "RUNNING" and same
 
@@ -127,7 +127,7 @@ class Queue:
         return True
 
     async def _is_taken(self, error: SlurmError) -> bool:
-        """Whether Slurm may have queued the job again, though the order failed; say so.
+        """Return whether Slurm may have queued the job again, though the order failed; say so.
 
         Slurm ends all processes of a job that it queues again, and the one that asked is one.
         """

@@ -1,4 +1,4 @@
-"""Whether launchers of other nodes still run: Slurm knows of steps that have ended."""
+"""Launchers of other nodes that still run: Slurm knows of steps that have ended."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class RerunDataIterator:
 
     @property
     def has_some(self) -> bool:
-        """Whether there are batches to be given once more."""
+        """Return whether there are batches to be given once more."""
         return bool(self._saved)
 
     def rewind(self) -> None:

@@ -1,4 +1,4 @@
-"""How far two results are from each other."""
+"""The distance of two results from each other."""
 
 from __future__ import annotations
 

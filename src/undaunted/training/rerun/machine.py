@@ -130,7 +130,7 @@ class RerunStateMachine:
     # --- around a step ----------------------------------------------------------------------------
 
     def should_run_forward_backward(self, data_iterator: Any = None) -> bool:
-        """Whether to run forward and backward pass (again). Ask it in a ``while``.
+        """Return whether to run forward and backward pass (again). Ask it in a ``while``.
 
         Args:
             data_iterator: the source of batches, a list of some, or None. Those that are not of
@@ -189,7 +189,7 @@ class RerunStateMachine:
         self._reduced = total != 0  # NaN is no 0 either
 
     def _any_wishes_rerun(self) -> bool:
-        """Whether any rank wishes to run the step again, which has run for the first time."""
+        """Return whether any rank wishes to run the step again, after its first run."""
         mine = Wish.RERUN in self._wishes
         reduced, self._reduced = self._reduced, None
         if reduced is not None:
@@ -316,7 +316,7 @@ class RerunStateMachine:
             self._judge(odd, result, rejection_func, different=not apart <= tolerance, fatal=fatal)
 
     def is_odd(self, result: Any, rejection_func: Callable[[Any], Any]) -> bool:
-        """Whether a result is odd; for subclasses."""
+        """Return whether a result is odd; for subclasses."""
         return bool(rejection_func(result))
 
     def apart(self, compare: Callable[[Any, Any], float], first: Any, second: Any) -> float:
@@ -331,7 +331,7 @@ class RerunStateMachine:
         num_samples: int = 100,
         resample: bool = False,
     ) -> bool:
-        """Whether a number is much larger than all of the first ones. For `validate_result`.
+        """Return whether a number is much larger than all of the first ones. For `validate_result`.
 
         Args:
             result: a number or a tensor with one element; what is not finite is not large.

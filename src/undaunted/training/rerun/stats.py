@@ -1,4 +1,4 @@
-"""How much results vary from one run of a step to the next."""
+"""The variation of results from one run of a step to the next."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class StatisticsMachine(RerunStateMachine):
         self._stats: dict[str, QuickStats] = {}
 
     def should_run_forward_backward(self, data_iterator: Any = None) -> bool:
-        """Whether to run forward and backward pass (again). Ask it in a ``while``."""
+        """Return whether to run forward and backward pass (again). Ask it in a ``while``."""
         if self._reports and self.state in _SECOND_RUNS:
             self._report()
             self.abandon()

@@ -18,7 +18,7 @@ EXIT_CODE_FAILED_ON_RESULT_VALIDATION = 17
 
 
 class RerunMode(str, enum.Enum):  # noqa: UP042 - str() of a StrEnum is another
-    """What the machine does with the results of checks."""
+    """The use that the machine makes of the results of checks."""
 
     DISABLED = "disabled"
     """Nothing is run again: a fatal check raises, another one warns."""
@@ -107,7 +107,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Leave:
-    """Whether the job goes on after the loop.
+    """The fate of the job after the loop.
 
     Attributes:
         checkpoint: save the state before the step.

@@ -1,2 +1,2 @@
 # Made from names/*.yaml by `make generated`.
-"""Who was it: `straggler`. What else NVRx has here is not built."""
+"""Causes of failures: `straggler`. The rest of NVRx's package is not built."""

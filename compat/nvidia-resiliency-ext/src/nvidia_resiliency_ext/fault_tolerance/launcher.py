@@ -129,7 +129,7 @@ def get_rdzv_endpoint(args: argparse.Namespace) -> str:
 
 
 def get_use_env(args: argparse.Namespace) -> bool:
-    """Whether ranks learn their place by variables alone; False = by ``--node-rank`` as well."""
+    """Return whether ranks learn their place by variables alone, not by ``--node-rank``."""
     return bool(getattr(args, "use_env", True))
 
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Whether restarts lead anywhere. Under `undaunted run` the job's coordinator counts that."""
+"""Restarts that lead nowhere. Under `undaunted run` the job's coordinator counts that."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class RankMonitorStateMachine:
         self.logger = logger
 
     def is_restarting(self) -> bool:
-        """Whether a restart is under way."""
+        """Return whether a restart is under way."""
         return self.state in (_S.HANDLING_START, _S.HANDLING_PROCESSING)
 
     def handle_heartbeat_msg(self) -> None:
@@ -93,7 +93,7 @@ class RankMonitorStateMachine:
             self.transition_to(_S.FINALIZED)
 
     def can_transition_to(self, new_state: RankMonitorState) -> bool:
-        """Whether there is a way from here."""
+        """Return whether there is a way from here."""
         return new_state in _NEXT[self.state]
 
     def transition_to(self, new_state: RankMonitorState) -> None:

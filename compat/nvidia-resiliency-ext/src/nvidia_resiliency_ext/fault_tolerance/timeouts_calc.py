@@ -61,7 +61,7 @@ class TimeoutsCalc:
 
     @property
     def is_out_of_section(self) -> bool:
-        """Whether no section is open."""
+        """Return whether no section is open."""
         return not self.open_sections
 
     def reset_start_time(self) -> None:
@@ -132,7 +132,7 @@ class TimeoutsCalc:
             self.section_to_max_time[name] = _seconds(longest)
 
     def can_get_hb_timeouts(self) -> bool:
-        """Whether enough heartbeats were sent."""
+        """Return whether enough heartbeats were sent."""
         return self.initial_max_time > 0 and self.subsequent_max_time > 0
 
     def get_hb_timeouts(self, current: HeartbeatTimeouts | None = None) -> HeartbeatTimeouts:
@@ -150,7 +150,7 @@ class TimeoutsCalc:
         selected_sections: Collection[str] | None = None,
         calc_out_of_section: bool = True,
     ) -> bool:
-        """Whether each selected section (None = all) was closed once."""
+        """Return whether each selected section (None = all) was closed once."""
         names = self.section_to_max_time if selected_sections is None else selected_sections
         seen = all(self.section_to_max_time.get(name, -1) > 0 for name in names)
         return seen and (not calc_out_of_section or self.out_of_section_max_time > 0)

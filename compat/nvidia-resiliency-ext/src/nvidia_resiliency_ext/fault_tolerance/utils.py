@@ -66,7 +66,7 @@ def get_log_aggregator_shard_index(num_shards: int) -> int:
 
 
 def is_slurm_job_array() -> bool:
-    """Whether this is a task of a job array of Slurm."""
+    """Return whether this is a task of a job array of Slurm."""
     return os.environ.get("SLURM_ARRAY_TASK_ID") is not None
 
 
@@ -79,7 +79,7 @@ def get_rank() -> int | None:
 
 
 def is_process_alive(pid: int) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not."""
+    """Return whether a process runs; one that has ended and was not waited for does not."""
     return state(pid) not in ENDED
 
 

@@ -1,12 +1,11 @@
-"""Restart inside the process, under the names of NVRx.
-
-Names and modules are imported when they are first used.
-"""
+# Made from names/*.yaml by `make generated`.
+"""Restart inside the process, under the names of NVRx."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from undaunted.base.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from nvidia_resiliency_ext.inprocess import abort as abort
@@ -38,47 +37,37 @@ if TYPE_CHECKING:
     from nvidia_resiliency_ext.inprocess.wrap import CallWrapper as CallWrapper
     from nvidia_resiliency_ext.inprocess.wrap import Wrapper as Wrapper
 
-_MODULE_OF = {
-    "CallWrapper": "wrap",
+_MODULES = {
     "Compose": "compose",
     "FrozenState": "state",
     "Mode": "state",
     "State": "state",
+    "CallWrapper": "wrap",
     "Wrapper": "wrap",
+    "abort": "",
+    "attribution": "",
+    "completion": "",
+    "compose": "",
+    "exception": "",
+    "finalize": "",
+    "health_check": "",
+    "initialize": "",
+    "monitor_process": "",
+    "monitor_thread": "",
+    "nested_restarter": "",
+    "param_utils": "",
+    "progress_watchdog": "",
+    "rank_assignment": "",
+    "rank_filter": "",
+    "sibling_monitor": "",
+    "state": "",
+    "store": "",
+    "terminate": "",
+    "tools": "",
+    "utils": "",
+    "wrap": "",
 }
-_MODULES = (
-    "abort",
-    "attribution",
-    "completion",
-    "compose",
-    "exception",
-    "finalize",
-    "health_check",
-    "initialize",
-    "monitor_process",
-    "monitor_thread",
-    "nested_restarter",
-    "param_utils",
-    "progress_watchdog",
-    "rank_assignment",
-    "rank_filter",
-    "sibling_monitor",
-    "state",
-    "store",
-    "terminate",
-    "tools",
-    "utils",
-    "wrap",
-)
 
-__all__ = [*_MODULE_OF, *_MODULES]  # noqa: PLE0604 - all of them are text
+__all__ = [*_MODULES]  # noqa: PLE0604 - all of them are text
 
-
-def __getattr__(name: str) -> object:
-    if name in _MODULES:
-        return import_module(f"{__name__}.{name}")
-    if name in _MODULE_OF:
-        value = getattr(import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, _MODULES)

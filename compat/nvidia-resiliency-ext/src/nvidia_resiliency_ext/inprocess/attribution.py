@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Why an iteration was interrupted."""
+"""The reasons for the interruption of an iteration."""
 
 from __future__ import annotations
 

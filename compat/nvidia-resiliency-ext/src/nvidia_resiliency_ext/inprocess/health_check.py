@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Whether a rank may go on after a fault."""
+"""Checks of a rank that goes on after a fault."""
 
 from __future__ import annotations
 

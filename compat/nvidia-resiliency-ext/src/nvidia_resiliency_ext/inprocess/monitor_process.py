@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def is_process_active(process: Any) -> bool:
-    """Whether a process runs; one that has ended and was not waited for does not.
+    """Return whether a process runs; one that has ended and was not waited for does not.
 
     Args:
         process: has ``pid``, and may have ``is_running()``, as those of psutil do.

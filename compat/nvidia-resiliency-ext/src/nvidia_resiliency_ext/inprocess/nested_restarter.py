@@ -1,4 +1,5 @@
-"""Lines that tell a launcher above what in-process restart is doing."""
+# Made from names/*.yaml by `make generated`.
+"""Lines that tell a launcher above how a restart inside the process goes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""When a rank has shown progress last."""
+"""The time of the last progress of a rank."""
 
 from __future__ import annotations
 

@@ -105,7 +105,7 @@ def _wait(store: Any, key: str, name: str, expected: int, timeout: timedelta) ->
 
 
 def _is_timeout(error: RuntimeError) -> bool:
-    """Whether it is a timeout, for which stores have different errors."""
+    """Return whether it is a timeout, for which stores have different errors."""
     if isinstance(error, dist.DistNetworkError):
         return False
     return isinstance(error, dist.DistStoreError) or "timeout" in str(error).lower()

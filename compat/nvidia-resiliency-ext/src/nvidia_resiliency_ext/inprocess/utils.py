@@ -58,7 +58,7 @@ def _logged(name: str) -> Iterator[None]:
 
 
 def torch_older_than(version: str) -> bool:
-    """Whether torch is older than a release, ``2.8`` or ``2.8.0`` say."""
+    """Return whether torch is older than a release, ``2.8`` or ``2.8.0`` say."""
     import torch
 
     return _release(torch.__version__) < _release(version)

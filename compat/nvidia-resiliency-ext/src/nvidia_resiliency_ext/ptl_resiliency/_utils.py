@@ -14,7 +14,7 @@ from undaunted.fault_tolerance.simulated_faults import (
 
 
 def is_module_available(module: str) -> bool:
-    """Whether a module can be imported; packages around it are."""
+    """Return whether a module can be imported; packages around it are."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:

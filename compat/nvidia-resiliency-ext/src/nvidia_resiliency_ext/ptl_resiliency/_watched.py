@@ -12,17 +12,16 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient, RankMonitorClientError
+from undaunted.fault_tolerance.kept_limits import Job, KeptLimits
+from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient
 from undaunted.fault_tolerance.simulated_faults import (
     SimulatedFaultParams,
     parse_simulated_fault_params,
     setup_simulated_fault,
 )
 from undaunted.integrations.lightning.framework import of_lightning
-from undaunted.integrations.megatron.kept_limits import Job, KeptLimits
-from undaunted.integrations.megatron.ranks import end_together
 from undaunted.progress.api import step
-from undaunted.training.stopping import StopReason
+from undaunted.training.stopping import StopReason, tell_launcher
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +59,7 @@ class Watched(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
 
     @property
     def is_initialized(self) -> bool:
-        """Whether a ``fit`` is watched now."""
+        """Return whether a ``fit`` is watched now."""
         return self.fault_tol_client is not None
 
     # --- begin ------------------------------------------------------------------------------------
@@ -103,14 +102,8 @@ class Watched(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
         self._kept = KeptLimits(os.fspath(folder), job, self._warn, self._file)
         if trainer.global_rank == 0:
             self._kept.make_folder()
-        state = self._kept.load()
-        if state is None:
-            return
-        try:
-            client.load_state_dict(state)
+        if self._kept.load_into(client):
             self._say(f"loaded timeouts from {self._kept.path}: {self._limits(client)}")
-        except RankMonitorClientError as error:
-            self._warn(f"{self._kept.path} is not used: {error}")
 
     def _check_limits(self, client: RankMonitorClient) -> None:
         limits = self._limits(client)
@@ -178,7 +171,7 @@ class Watched(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
         elif is_graceful(error):
             # The launcher would take ranks that end with 0 for a job that is finished.
             text = f"training ended at step {trainer.global_step}, and is not complete"
-            end_together(StopReason.REQUESTED, trainer.global_rank, text)
+            tell_launcher(StopReason.REQUESTED, trainer.global_rank, text)
             self._say(text)
 
     def _make_flag(self) -> None:
@@ -213,12 +206,12 @@ class Watched(of_lightning("callbacks", "Callback")):  # type: ignore[misc]
 
 
 def is_graceful(error: BaseException | None) -> bool:
-    """Whether a program means to end well."""
+    """Return whether a program means to end well."""
     return error is None or (isinstance(error, SystemExit) and error.code in (0, None))
 
 
 def is_training_completed(trainer: Any, iterations: int, error: BaseException | None) -> bool:
-    """Whether nothing is left to do.
+    """Return whether nothing is left to do.
 
     Args:
         trainer: knows how far it should go, and is.

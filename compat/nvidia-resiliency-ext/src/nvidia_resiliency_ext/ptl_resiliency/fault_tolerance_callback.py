@@ -116,7 +116,7 @@ class FaultToleranceCallback(Watched):
 
 @dataclass
 class Heartbeats:
-    """Whether what was measured between heartbeats has all that a limit has to cover.
+    """The heartbeats so far: do they cover all that a limit has to cover?
 
     Attributes:
         loaded: a checkpoint was loaded.
@@ -143,5 +143,5 @@ class Heartbeats:
 
     @property
     def enough(self) -> bool:
-        """Whether limits can be calculated, for the first time."""
+        """Return whether limits can be calculated, for the first time."""
         return self.loaded and self.saves is True and not self.used

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 from nvidia_resiliency_ext.ptl_resiliency._watched import Faults, Watched, is_graceful
 from undaunted.fault_tolerance.data import WorkloadAction
 from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient, RankMonitorClientError
-from undaunted.fault_tolerance.simulated_faults import SimulatedFaultParams
-from undaunted.integrations.lightning.changes import around
-from undaunted.integrations.lightning.checkpoints import saves_behind
-from undaunted.integrations.megatron.fault_tolerance import (
+from undaunted.fault_tolerance.section_limits import (
     CHECKPOINTING,
     SETUP,
     STEP,
     FaultToleranceState,
     possible_update,
 )
+from undaunted.fault_tolerance.simulated_faults import SimulatedFaultParams
+from undaunted.integrations.lightning.changes import around
+from undaunted.integrations.lightning.checkpoints import saves_behind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -142,11 +142,7 @@ class FaultToleranceSectionsCallback(Watched):
         update = possible_update(self._seen, is_closing_ft=is_closing, min_iters=_MIN_ITERS_OF_STEP)
         for line in update.why_not:
             self._say(line)
-        if update.sections and client.calculate_and_set_section_timeouts(
-            selected_sections=update.sections,
-            calc_out_of_section=update.out_of_section,
-            skip_if_not_ready=True,
-        ):
+        if update.calculate(client):
             self._keep(client)
 
 

@@ -26,7 +26,7 @@ _YES = {"1", "true", "yes", "on"}
 
 
 class Place(NamedTuple):
-    """Which process of the job this is. Each is as in the environment, ``?`` where it is not."""
+    """The place of a process in the job. Each is as in the environment, ``?`` where it is not."""
 
     rank: str
     local_rank: str

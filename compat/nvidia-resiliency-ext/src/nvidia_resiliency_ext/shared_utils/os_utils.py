@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Whether a path is safe to write to."""
+"""Paths that are safe to write to."""
 
 from __future__ import annotations
 

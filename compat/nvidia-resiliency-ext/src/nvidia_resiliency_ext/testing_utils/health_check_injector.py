@@ -38,10 +38,10 @@ class HealthCheckInjector:
         self._infra_rank = (infrastructure_rank(environ) or 0) if self._failures else 0
 
     def should_fail(self, cycle: int) -> bool:
-        """Whether the check fails in this cycle."""
+        """Return whether the check fails in this cycle."""
         return bool(injected(self._failures, cycle, self._infra_rank))
 
 
 def fails_now() -> bool:
-    """Whether the check of GPUs of this node fails in the current cycle."""
+    """Return whether the check of GPUs of this node fails in the current cycle."""
     return bool(os.environ.get(_VARIABLE)) and HealthCheckInjector().should_fail(_current_cycle)

@@ -1,1 +1,1 @@
-"""Who saves and loads local checkpoints."""
+"""Managers that save and load local checkpoints."""

@@ -555,14 +555,14 @@ class _Saves:
             self._doubted = set(sorted({*self._doubted, *iterations})[-_MOST_DOUBTED:])
 
     def take_doubt(self, iteration: int) -> bool:
-        """Whether this iteration is doubted; from now on it is another save's, and is not."""
+        """Return whether this iteration is doubted; from now on it is another save's, not."""
         with self._lock:
             doubted = iteration in self._doubted
             self._doubted.discard(iteration)
             return doubted
 
     def is_passed(self, iteration: int) -> bool:
-        """Whether training has saved so many iterations beyond this one that it is proven."""
+        """Return whether training has saved enough iterations beyond this one to prove it."""
         with self._lock:
             return self._is_passed(iteration)
 

@@ -123,7 +123,7 @@ PART_BYTES = 64 << 20
 
 
 class Header(NamedTuple):
-    """What comes before an image.
+    """The header before an image.
 
     Attributes:
         size: of the image in bytes; -1 when the sender has none.

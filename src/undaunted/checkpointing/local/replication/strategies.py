@@ -1,4 +1,4 @@
-"""Who keeps copies of whose shards."""
+"""The ranks that keep copies of the shards of others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = [
 
 
 class ReplicationStrategy(ABC):
-    """Which ranks keep copies for each other; a manager asks when it first saves or loads."""
+    """The ranks that keep copies for each other; a manager asks when it first saves or loads."""
 
     @property
     @abstractmethod

@@ -327,7 +327,7 @@ class SentFile(LogFile):
 
     @property
     def blocked(self) -> bool:
-        """Whether something is waiting for room."""
+        """Return whether something is waiting for room."""
         return bool(self._pieces)
 
     @property

@@ -1,5 +1,5 @@
 # Made from names/*.yaml by `make generated`.
-"""Which rank is slow: times of sections, compared between ranks and over time."""
+"""Slow ranks: times of sections, compared between ranks and over time."""
 
 from __future__ import annotations
 

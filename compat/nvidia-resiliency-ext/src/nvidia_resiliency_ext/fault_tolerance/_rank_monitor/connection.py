@@ -1,4 +1,4 @@
-"""How a rank gets its page from a rank monitor: over a Unix socket, as descriptors.
+"""A rank gets its page from a rank monitor: over a Unix socket, as descriptors.
 
 The monitor sends its process id with three descriptors: pages, kick, ack. The rank says who it is,
 and says goodbye. Nothing else travels; the rest is in the page.
@@ -36,7 +36,7 @@ class Connection:
 
     @property
     def lost(self) -> bool:
-        """Whether the monitor has ended, so that nobody answers."""
+        """Return whether the monitor has ended, so that nobody answers."""
         poll = select.poll()
         poll.register(self._sock, select.POLLRDHUP)
         return bool(poll.poll(0))

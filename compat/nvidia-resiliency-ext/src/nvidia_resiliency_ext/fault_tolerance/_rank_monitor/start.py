@@ -49,7 +49,7 @@ class RankMonitorProcess:
         return self._process.poll()
 
     def is_alive(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self.exitcode is None
 
     def join(self, timeout: float | None = None) -> None:

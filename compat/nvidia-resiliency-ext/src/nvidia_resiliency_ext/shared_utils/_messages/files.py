@@ -93,7 +93,7 @@ class Appender(logging.Handler):
         return self._path
 
     def is_full(self, size: int) -> bool:  # noqa: ARG002 - of one file, it never is
-        """Whether a file of ``size`` bytes is to be followed by another one."""
+        """Return whether a file of ``size`` bytes is to be followed by another one."""
         return False
 
     def _append(self, data: bytes) -> None:
@@ -152,7 +152,7 @@ class MessageFiles(Appender):
         return path
 
     def is_full(self, size: int) -> bool:
-        """Whether the file has reached its size."""
+        """Return whether the file has reached its size."""
         return size >= self._max_bytes
 
     def _new_path(self) -> str:

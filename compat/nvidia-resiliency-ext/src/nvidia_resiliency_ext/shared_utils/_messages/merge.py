@@ -38,7 +38,7 @@ class Merger:
 
     @property
     def full(self) -> bool:
-        """Whether messages should be taken before more are added."""
+        """Return whether messages should be taken before more are added."""
         return self._bytes >= self._limit
 
     def add(self, file: str, begin: int, lines: bytes, now: float) -> None:
@@ -76,7 +76,7 @@ class Merger:
         return taken
 
     def next_turn(self) -> float | None:
-        """When `take` will return something, None if nothing is held."""
+        """Return when `take` will return something, None if nothing is held."""
         return self._held[0].arrived + self._hold_s if self._held else None
 
     def forget(self, file: str) -> None:

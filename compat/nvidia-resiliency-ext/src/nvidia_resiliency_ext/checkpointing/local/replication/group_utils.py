@@ -170,7 +170,7 @@ class GroupWrapper(Group):
 
     @property
     def world_size(self) -> int:
-        """How many ranks there are."""
+        """The number of ranks."""
         return len(self.ranks)
 
     @property

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class ReplicationStrategy(strategies.ReplicationStrategy):
-    """How shards are kept more than once."""
+    """The way in which shards are kept more than once."""
 
     @abstractmethod
     def replicate(

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 import json
 import threading
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from undaunted.integrations.megatron import kept_limits
-from undaunted.integrations.megatron.kept_limits import FILE, Entry, Job, KeptLimits
+from undaunted.fault_tolerance import kept_limits
+from undaunted.fault_tolerance.kept_limits import FILE, Entry, Job, KeptLimits
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -126,14 +125,3 @@ def test_a_disk_that_hangs_is_asked_once(
     for thread in threading.enumerate():
         if thread.name == "undaunted-deadline":
             thread.join(10)
-
-
-def test_sizes_are_found_in_either_configuration() -> None:
-    sizes = {"num_layers": 4, "seq_length": 128, "micro_batch_size": 2}
-    assert kept_limits.sizes_of(SimpleNamespace(**sizes, hidden_size=None)) == sizes
-    nested = SimpleNamespace(
-        model=SimpleNamespace(num_layers=4, seq_length=128),
-        train=SimpleNamespace(micro_batch_size=2),
-    )
-    assert kept_limits.sizes_of(nested) == sizes
-    assert kept_limits.sizes_of(object()) == {}

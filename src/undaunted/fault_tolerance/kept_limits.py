@@ -17,25 +17,17 @@ import msgspec
 
 from undaunted.base.deadline import within
 from undaunted.checkpointing.files.durable import read_file, replace_file
+from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClientError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from undaunted.fault_tolerance.rank_monitor_client import RankMonitorClient
 
 FILE = "ft_state.json"
 _MOST_JOBS = 32
 _MOST_BYTES = 1 << 20
 _DISK_S = 10.0
-_SIZES = (
-    "num_layers",
-    "hidden_size",
-    "seq_length",
-    "micro_batch_size",
-    "global_batch_size",
-    "tensor_model_parallel_size",
-    "pipeline_model_parallel_size",
-    "context_parallel_size",
-    "expert_model_parallel_size",
-)
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -62,23 +54,6 @@ class Entry(msgspec.Struct, frozen=True):
 
     job: Job
     state: dict[str, Any]
-
-
-def sizes_of(config: object) -> dict[str, int]:
-    """Return the sizes of a model and its batches that a configuration has.
-
-    Args:
-        config: of Megatron Bridge, which has them in ``model`` and ``train``, or the arguments of
-            Megatron-LM.
-    """
-    parts = [config, getattr(config, "model", None), getattr(config, "train", None)]
-    found = {}
-    for name in _SIZES:
-        values = [getattr(part, name, None) for part in parts]
-        number = next((value for value in values if type(value) is int), None)
-        if number is not None:
-            found[name] = number
-    return found
 
 
 def choose(state: dict[str, Any] | None, entries: list[Entry], job: Job) -> dict[str, Any] | None:
@@ -128,6 +103,18 @@ class KeptLimits:
         found: list[dict[str, Any] | None] = []
         self._try(lambda: found.append(choose(self._read_state(), self._read_entries(), self._job)))
         return found[0] if found else None
+
+    def load_into(self, client: RankMonitorClient) -> bool:
+        """Give a client the limits for the job; return whether it has taken any."""
+        state = self.load()
+        if state is None:
+            return False
+        try:
+            client.load_state_dict(state)
+        except RankMonitorClientError as error:
+            self._warn(f"{self.path} is not used: {error}")
+            return False
+        return True
 
     def save(self, state: dict[str, Any]) -> bool:
         """Keep limits of the job; return whether that was possible."""
