@@ -290,7 +290,7 @@ class FolderStorage:
             if not self._is_same(run):
                 warn(
                     "%s: another job (%s) has these checkpoints open; only the job that saves "
-                    "first can save there: give each job a directory of its own",
+                    "first can save there: give each job its own directory",
                     self.place,
                     _named(run),
                 )
@@ -305,7 +305,7 @@ class FolderStorage:
             raise OSError(
                 errno.EBUSY,
                 f"another job ({_named(other.run)}, pid {other.pid} on {other.host}) saves its "
-                "checkpoints there: give each job a directory of its own, or end that one",
+                "checkpoints there: give each job its own directory, or end that one",
                 self.place,
             )
 
