@@ -479,6 +479,7 @@ class Rank:
         self.record, self._call = record, record.call
         self._rejoin = False
         self._ping_ns, self._deaf = 0, False
+        self._stage += 1  # the wait for the record is over; a reserve's next one has no limit
         self._cluster.checker.told(self, record)
         if not self._assign(record):
             reason = m.Reason("BASE_EXCEPTION", self.job_rank, text="discarded")

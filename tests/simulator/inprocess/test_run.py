@@ -75,6 +75,12 @@ def test_a_guard_that_has_found_the_new_controller_stays_connected(seed: int) ->
     assert not result.problem
 
 
+def test_a_reserve_waits_without_a_limit_while_others_work() -> None:
+    """The limit of its wait for the record went on."""
+    result = run(vary(206331, 8), 206331)
+    assert not result.problem
+
+
 @pytest.mark.parametrize("seed", [205425, 206396])
 def test_late_messages_of_an_older_connection_do_not_count(seed: int) -> None:
     """They were taken for those of a newer one, since they came after its first message."""
