@@ -383,6 +383,7 @@ class Rank:
         self._rank, self._world_size = job_rank, cluster.setup.ranks
         self._ping_ns = 0
         self._deaf = False
+        self._swallowed = False  # an interruption
         self._stage = 0  # timers of an earlier one are over
         self._connection = -1
         self._commands: list[s.Command] = []
@@ -462,7 +463,9 @@ class Rank:
             case m.Stop():
                 if message.hang:
                     self._say(m.Evidence(message.call, self.job_rank, message.epoch, -1, b""))
-                if not self._deaf:
+                if self._deaf and self.phase is Phase.RUNNING:
+                    self._swallowed = True
+                else:
                     self._later("stopped", 1, 30)
             case m.Finished():
                 self._out("finished", message.call)
@@ -478,7 +481,7 @@ class Rank:
     def _begin(self, record: m.Record) -> None:
         self.record, self._call = record, record.call
         self._rejoin = False
-        self._ping_ns, self._deaf = 0, False
+        self._ping_ns, self._deaf, self._swallowed = 0, False, False
         self._stage += 1  # the wait for the record is over; a reserve's next one has no limit
         self._cluster.checker.told(self, record)
         if not self._assign(record):
@@ -509,7 +512,10 @@ class Rank:
             case "work":
                 self._rest(Phase.WAITING)
                 self._say(m.Completed(self._call, self.job_rank, epoch))
-                self._wait(self._limits.completion_timeout)
+                if self._swallowed:  # it has the verdict already
+                    self._later("stopped", 1, 30)
+                else:
+                    self._wait(self._limits.completion_timeout)
             case "patience":
                 self._out("patience")
                 self._exit()

@@ -34,7 +34,7 @@ def plan_of(state: dict[str, Any]) -> Any:
         ),
         (
             (5, torch.ones(3)),
-            r"m\.x is no tensor on rank 0, a tensor float32 \(3,\) on rank 1\. What",
+            r"m\.x is no tensor on rank 0, a tensor float32 \(3,\) on rank 1\. ",
         ),
         ((torch.ones(3), torch.ones(4)), r"float32 \(3,\) on rank 0, .* \(4,\) on rank 1"),
         ((torch.ones(2), torch.ones(2).int()), r"a tensor int32 \(2,\) on rank 1"),

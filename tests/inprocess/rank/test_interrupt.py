@@ -208,10 +208,12 @@ def test_a_finalizer_is_not_interrupted(
     assert not [r for r in caplog.records if r.levelno == logging.WARNING]
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_it_is_lost_in_a_finalizer_that_hangs_and_comes_again(
-    guard: FakeGuard, caplog: pytest.LogCaptureFixture
+    guard: FakeGuard, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # pytest's reads source files, and may be interrupted itself.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
+
     class Slow:
         def __init__(self, stop: Callable[[], None]) -> None:
             self.stop = stop

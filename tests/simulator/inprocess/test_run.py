@@ -81,6 +81,13 @@ def test_a_reserve_waits_without_a_limit_while_others_work() -> None:
     assert not result.problem
 
 
+@pytest.mark.parametrize("seed", [406323, 429665])
+def test_a_function_that_has_swallowed_an_interruption_returns(seed: int) -> None:
+    """The rank has the verdict already, and waits for no other."""
+    result = run(vary(seed, 3), seed)
+    assert not result.problem
+
+
 @pytest.mark.parametrize("seed", [205425, 206396])
 def test_late_messages_of_an_older_connection_do_not_count(seed: int) -> None:
     """They were taken for those of a newer one, since they came after its first message."""
