@@ -14,7 +14,7 @@ pytest := $(bin)/python -m pytest
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs coverage lint format types generated docs bench clean
+.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs coverage mutation lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -78,6 +78,9 @@ coverage: $(measure) system ## lines and branches that unit tests reach: PACKAGE
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage json --quiet
 	@$(bin)/python -m scripts.covered $(PACKAGES)
+
+mutation: $(measure) ## bugs that are planted one at a time: MODULE=src/undaunted/X.py TESTS="tests/X.py"
+	@$(bin)/python -m scripts.mutated $(MODULE) $(TESTS)
 
 $(measure): $(stamp)
 	@$(bin)/python -m pip install -qq --disable-pip-version-check --constraint constraints.txt --group measure

@@ -573,7 +573,7 @@ def test_a_directory_with_a_long_name_and_an_old_socket(tmp_path: Path) -> None:
         assert "running" in ctl(job, "status", "--node", "n" * 90)
         os.kill(job.agent_pid, signal.SIGKILL)
         assert job.finish() == 1
-        assert "its launcher has ended" in ctl(job, "status", code=1)
+        assert "no launcher listens at its socket here" in ctl(job, "status", code=1)
     assert place.is_socket(), "a launcher that was killed leaves it"
     with launched(deep, STEPS, "--node-name", "n" * 90) as job:
         job.wait_for("rank 0 of 1 in round 0")
