@@ -43,7 +43,7 @@ def unnoticed(results: str) -> Iterator[tuple[str, str]]:
 
 
 def main(argv: Sequence[str]) -> int:
-    """Plant bugs in the module ``argv[0]``, run the tests of the other arguments, show what is left."""
+    """Plant bugs in ``argv[0]``, run the tests of the other arguments; show what is left."""
     if len(argv) < 2:
         print("usage: make mutation MODULE=src/undaunted/X.py TESTS='tests/X ...'")
         return 2

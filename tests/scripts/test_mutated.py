@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import tomllib
-
-import pytest
+from typing import TYPE_CHECKING
 
 from scripts.mutated import main, settings, unnoticed
+
+if TYPE_CHECKING:
+    import pytest
 
 
 def test_the_settings_name_the_module_and_its_tests() -> None:
