@@ -38,11 +38,11 @@ demo: setup ## train a small language model through a crash and a hang
 test: test-unit test-e2e ## run all tests except those of the docs
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -n auto --maxprocesses 8 --dist loadfile -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n auto --maxprocesses 8 --dist worksteal -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they mostly wait, so that more than there are cores get on with each other
-	$(pytest) -n 3 --dist loadfile -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n 3 --dist worksteal -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
 
 test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
 	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)
@@ -73,7 +73,7 @@ test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=
 
 coverage: $(measure) system ## lines and branches that unit tests reach: PACKAGES="journal chaos", E2E=1 for all tests
 	@$(bin)/coverage erase
-	$(bin)/coverage run -m pytest -n auto --maxprocesses 8 --dist loadfile $(PACKAGES:%=tests/%) $(PYTEST_ARGS) \
+	$(bin)/coverage run -m pytest -n auto --maxprocesses 8 --dist worksteal $(PACKAGES:%=tests/%) $(PYTEST_ARGS) \
 		-m "$(if $(E2E),,not e2e and )not slurm and not docs and not integration"
 	@$(bin)/coverage combine --quiet
 	@$(bin)/coverage json --quiet
