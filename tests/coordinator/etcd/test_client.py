@@ -172,7 +172,8 @@ def test_nothing_is_persisted_while_etcd_is_paused(etcd: Etcd) -> None:
         await first.until("not held")
         etcd.resume()
         await first.until("persisted", "3")
-        await first.until("held")
+        if ("held",) not in first.all:  # it comes before or after that
+            await first.until("held")
         for each in (a, b):
             await each.leave(erase=True)
 
