@@ -38,7 +38,15 @@ def test_which_rank_a_message_says_has_failed(exception: str, rank: int | None) 
 
 
 @pytest.mark.parametrize(
-    "kind", ["SaveError", "StateError", "WriterError", "StaleEpochError", "StructureError"]
+    "kind",
+    [
+        "SaveError",
+        "StateError",
+        "WriterError",
+        "StaleEpochError",
+        "OccupiedError",
+        "StructureError",
+    ],
 )
 def test_what_ranks_tell_each_other_names_the_one(kind: str) -> None:
     turn = Turn(Member(None, 1, 3, [4, 5, 6]), "p", "save 1 (step 7)", 1.0)

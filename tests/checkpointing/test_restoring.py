@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,12 +16,13 @@ pytest.importorskip("torch")
 import torch
 
 from tests.checkpointing.keeping.test_shelf import with_shelf
-from undaunted.checkpointing import Checkpointer
+from undaunted.checkpointing import Checkpointer, OccupiedError
 from undaunted.checkpointing.files.folder import FolderStorage
 from undaunted.checkpointing.keeping.client import ShelfClient
 from undaunted.checkpointing.memory.arena import Arena
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from undaunted.checkpointing.keeping.shelf import Shelf
@@ -85,6 +89,57 @@ def test_a_copy_that_cannot_be_written_is_there_for_the_next_round(
         assert kept_steps(shelf) == [7]
         with Checkpointer(tmp_path, timeout=60) as checkpoints:
             assert checkpoints.load({"x": torch.zeros(8)}) == 7
+            assert shelf.arenas() == {}
+
+    with_shelf(monkeypatch, use)
+
+
+ANOTHER_JOB = """
+import sys
+import torch
+from undaunted.checkpointing import Checkpointer
+with Checkpointer(sys.argv[1], timeout=60) as checkpoints:
+    checkpoints.save(20, {"x": torch.ones(8)})
+    checkpoints.wait()
+    print("saved", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def another_job(folder: Path) -> Iterator[None]:
+    """Another job that has saved step 20 there, and may save again."""
+    with subprocess.Popen(
+        [sys.executable, "-c", ANOTHER_JOB, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"saved\n"
+        yield
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+
+
+@pytest.mark.parametrize("tried", [False, True])
+def test_a_copy_never_takes_the_place_of_another_jobs_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: bool
+) -> None:
+    def use(shelf: Shelf) -> None:
+        state = {"x": torch.zeros(8)}
+        with another_job(tmp_path):
+            if tried:
+                refused = Checkpointer(tmp_path, timeout=60)
+                refused.save(25, state)
+                with pytest.raises(OccupiedError, match=r"another job .* its own directory"):
+                    refused.wait()
+                refused.abort()
+            else:
+                leave_a_copy(tmp_path, 25)
+                with Checkpointer(tmp_path, timeout=60) as next_round:
+                    assert next_round.load(state) == 20
+        with Checkpointer(tmp_path, timeout=60) as later:
+            assert later.load(state) == 20
             assert shelf.arenas() == {}
 
     with_shelf(monkeypatch, use)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from undaunted.journal import events as e
 
 GUESSED = 0.4  # confidence of what is most likely
-_UNSAVED = "undaunted.checkpointing.errors.StateError"
+_UNSAVED = tuple(f"undaunted.checkpointing.errors.{kind}Error" for kind in ("State", "Occupied"))
 # Checkpoint and program do not fit, or a checkpoint is damaged.
 _UNFIT = ("StructureError", "NoCheckpointError", "DamagedCheckpointError")
 # As torch says it of a module, of an optimizer, and of files of its own.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from undaunted.checkpointing.errors import CheckpointError as CheckpointError
     from undaunted.checkpointing.errors import DamagedCheckpointError as DamagedCheckpointError
     from undaunted.checkpointing.errors import NoCheckpointError as NoCheckpointError
+    from undaunted.checkpointing.errors import OccupiedError as OccupiedError
     from undaunted.checkpointing.errors import SaveError as SaveError
     from undaunted.checkpointing.errors import StaleEpochError as StaleEpochError
     from undaunted.checkpointing.errors import StateError as StateError
@@ -34,6 +35,7 @@ _MODULES = {
     "Checkpointer": "checkpointer",
     "DamagedCheckpointError": "errors",
     "NoCheckpointError": "errors",
+    "OccupiedError": "errors",
     "PerRank": "per_rank",
     "RandomState": "per_rank",
     "SaveError": "errors",
@@ -50,6 +52,7 @@ __all__ = [
     "Checkpointer",
     "DamagedCheckpointError",
     "NoCheckpointError",
+    "OccupiedError",
     "PerRank",
     "RandomState",
     "SaveError",

@@ -59,6 +59,12 @@ class StaleEpochError(SaveError):
     is_final = True
 
 
+class OccupiedError(SaveError):
+    """Another job saves its checkpoints in the same place, and did so before this one."""
+
+    is_final = True
+
+
 class NoCheckpointError(CheckpointError):
     """Nothing that could be loaded was found; the message says what was there and why not."""
 
@@ -100,6 +106,7 @@ AGREED = (
     StateError,
     WriterError,
     StaleEpochError,
+    OccupiedError,
     CheckpointError,
     NoCheckpointError,
     DamagedCheckpointError,

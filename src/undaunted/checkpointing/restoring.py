@@ -16,6 +16,7 @@ from undaunted.checkpointing.errors import (
     CheckpointError,
     DamagedCheckpointError,
     NoCheckpointError,
+    OccupiedError,
     SaveError,
 )
 from undaunted.checkpointing.finding import find_together
@@ -148,6 +149,8 @@ class Loader:
         commit = self._publisher.commit_copies
         try:
             rescue(copies, self._storage, self._agreement, commit, self._timeout_s)
+        except OccupiedError as error:  # it would replace checkpoints of another job, also later
+            announce.log.warning("a copy in memory is dropped: %s", error)
         except CheckpointError as error:  # training goes on from the newest checkpoint there is
             if copies.all:
                 announce.log.warning(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from undaunted.agreement.failures import Failure
 from undaunted.base.shown import Shown
 from undaunted.checkpointing import announce
-from undaunted.checkpointing.errors import CheckpointError, SaveError
+from undaunted.checkpointing.errors import CheckpointError, OccupiedError, SaveError
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.snapshot import Report, Snapshot
 
@@ -197,6 +197,8 @@ class Saves:
         try:
             self._publisher.publish(snapshot, attempt, name, outcome, limit_s)
         except CheckpointError as error:
+            if isinstance(error, OccupiedError) and snapshot.lease and snapshot.lease.arena:
+                snapshot.lease.arena.begin()  # else the next round could put it in their place
             return error if isinstance(error, SaveError) else SaveError(str(error))
         if isinstance(outcome, Report):
             announce.saved(

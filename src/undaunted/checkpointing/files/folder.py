@@ -10,7 +10,7 @@ import os
 import stat
 from typing import TYPE_CHECKING
 
-from undaunted.checkpointing.errors import DamagedCheckpointError
+from undaunted.checkpointing.errors import DamagedCheckpointError, OccupiedError
 from undaunted.checkpointing.files import blocks, durable
 from undaunted.checkpointing.files.direct import NOT_OFFERED, DirectReader, folder_mode
 from undaunted.checkpointing.files.living import Living
@@ -299,14 +299,12 @@ class FolderStorage:
         """Each would delete and replace the checkpoints of the other.
 
         Raises:
-            OSError: another job saves here, and did so before.
+            OccupiedError: another job saves here, and did so before.
         """
         if (other := self._living.saver(self._is_same)) is not None:
-            raise OSError(
-                errno.EBUSY,
-                f"another job ({_named(other.run)}, pid {other.pid} on {other.host}) saves its "
-                "checkpoints there: give each job its own directory, or end that one",
-                self.place,
+            raise OccupiedError(
+                f"{self.place}: another job ({_named(other.run)}, pid {other.pid} on {other.host}) "
+                "saves its checkpoints there: give each job its own directory, or end that one"
             )
 
     def _is_same(self, run: str) -> bool:
