@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
 import sys
 
 import pytest
@@ -61,11 +63,28 @@ def test_what_is_missing_stays_as_it_is():
 
 
 def test_a_process_that_has_not_imported_a_package(monkeypatch):
-    monkeypatch.delitem(sys.modules, "numpy.random")
+    monkeypatch.delitem(sys.modules, "numpy")
     monkeypatch.delitem(sys.modules, "torch")
     kept = states()
     assert kept._replace(python=None) == (None, None, None, ())
     set_states(kept)
+
+
+@pytest.mark.parametrize("kept", ["states()", "from_plain(json.load(sys.stdin))"])
+def test_numpy_is_imported_and_its_generators_are_not_yet(kept):
+    """NumPy imports them at their first use: what a program draws then is what was kept."""
+    script = f"""if True:
+        import json, sys
+        import numpy as np
+        from undaunted.base.random_generators import from_plain, set_states, states
+        kept = {kept}
+        set_states(kept)
+        first = np.random.rand()
+        set_states(kept)
+        assert np.random.rand() == first
+    """
+    given = json.dumps({"numpy": to_plain(states())["numpy"]})
+    subprocess.run([sys.executable, "-c", script], input=given, text=True, check=True)
 
 
 def test_another_generator_of_numpy():

@@ -30,11 +30,6 @@ def test_plug_ins_compose() -> None:
     assert both(STATE) is STATE
 
 
-def test_without_torch_there_is_nothing_to_abort(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d", raising=False)
-    assert abort.AbortTorchDistributed()(STATE) is STATE
-
-
 @pytest.mark.torch
 def test_groups_are_gone_and_the_recorder_was_dumped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,11 +1,12 @@
 """The random generators of a process: those of Python, NumPy, torch, and torch's devices.
 
-Of what the process has not imported there are none.
+Of a package that the process has not imported there are none.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib
 import random
 import sys
 from typing import Any, NamedTuple
@@ -33,7 +34,7 @@ def states(*, devices: bool = True) -> States:
     Args:
         devices: also those of devices; False = their generators are of no interest.
     """
-    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    numpy, torch = _numpy(), sys.modules.get("torch")
     return States(
         random.getstate(),
         None if numpy is None else numpy.get_state(legacy=False),
@@ -48,7 +49,7 @@ def set_states(kept: States) -> None:
     Raises:
         Exception: what is there is no state.
     """
-    numpy, torch = sys.modules.get("numpy.random"), sys.modules.get("torch")
+    numpy, torch = _numpy(), sys.modules.get("torch")
     if kept.python is not None:
         random.setstate(kept.python)
     if kept.numpy is not None and numpy is not None:
@@ -88,6 +89,11 @@ def from_plain(plain: dict[str, Any]) -> States:
         python = (version, tuple(numbers), gauss)
     numpy = None if numpy is None else tuple(numpy)
     return States(python, numpy, plain.get("torch"), tuple(plain.get("devices", ())))
+
+
+def _numpy() -> Any:
+    """Return ``numpy.random``, which NumPy itself imports at its first use; None = no NumPy."""
+    return importlib.import_module("numpy.random") if sys.modules.get("numpy") else None
 
 
 def _of_devices() -> tuple[Any, ...]:

@@ -62,12 +62,6 @@ def test_what_an_abort_keeps_open_is_released(monkeypatch: pytest.MonkeyPatch) -
         assert far.recv(1) == b""
 
 
-def test_without_torch_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "torch.distributed.distributed_c10d")
-    with creation.watch():
-        creation.abort()
-
-
 def test_abort_without_a_watch_does_nothing() -> None:
     creation.abort()
 
