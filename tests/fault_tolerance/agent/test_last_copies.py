@@ -60,6 +60,7 @@ def written(
 ) -> Kept:
     """What is told when this is the program that writes."""
     kept = Kept()
+    others = process.children()  # what earlier tests of this process keep
     workers = Workers(lambda _: None, lambda: None)
     monkeypatch.setattr(
         process, "module_command", lambda _, *words: [sys.executable, "-S", "-c", code, *words]
@@ -74,8 +75,8 @@ def written(
         kept.say,
     )
     asyncio.run(write)
-    while process.children():
-        os.waitpid(-1, 0)
+    for pid in process.children() - others:
+        os.waitpid(pid, 0)
     return kept
 
 
