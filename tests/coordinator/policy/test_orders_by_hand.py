@@ -161,6 +161,15 @@ def test_spares_take_part_where_no_other_node_can_come() -> None:
     assert {start.node for start in of(m.Start, job.stop("a"))} == {"a", "c"}
 
 
+def test_a_person_ends_no_job_by_excluding_a_node_where_no_other_can_come() -> None:
+    job = running("a", "b", min_nodes=2, max_nodes=3, max_restarts=1)
+    job.feed(m.QuorumLost("nobody answers"))
+    job.stop("a", "b")
+    job.feed(FEW)
+    assert "too few would be left" in refused(job.feed(m.ExclusionOrdered("a", 0, "b", BY)))
+    assert {start.node for start in of(m.Start, job.feed(m.QuorumRegained()))} == {"a", "b"}
+
+
 def test_a_stop_ends_a_job_that_prepares_a_round() -> None:
     policy = JobPolicy(PolicyConfig())
     policy.handle(m.NodeJoined(m.NodeInfo("a", 1)))

@@ -589,7 +589,7 @@ class JobPolicy:
             who = name_some(info.name for info in self.roster.candidates())
             return [m.Say(f"{reason}: it is not in the job, which has {who}", refused=True)]
         takes_part = self._takes_part(node)
-        needed = takes_part or node in self.formation.chosen
+        needed = takes_part or node in self.formation.chosen or bool(self.few)
         enough = not needed or self._fits(without=[node])
         self.roster.excluded[node] = reason
         if not enough or self._hopeless() is not None:
