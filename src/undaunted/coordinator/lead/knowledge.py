@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,12 +25,14 @@ class Knowledge:
         node, incarnation: who it is.
         epoch: of the leader it follows, or followed last.
         vote: the ledger it keeps, and which epoch it has promised to take no earlier orders than.
+        tables: that its leader knows it to have.
     """
 
     node: str
     incarnation: str
     epoch: int = 0
     vote: register.Vote[p.Ledger] = field(default_factory=_no_vote)
+    tables: Tables = field(default_factory=Tables)
     _table: tuple[p.Seat, ...] = ()  # that was looked through last
     _is_seated: bool = False
 
@@ -133,10 +136,11 @@ class Knowledge:
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""
         granted = leaderless and self.vote.claimed(claim.epoch, claim.ledger)
+        newer = p.newer(self.ledger, claim.ledger)
         return p.Grant(
             node=self.node,
             incarnation=self.incarnation,
             epoch=self.promised,
             granted=granted,
-            ledger=self.told,
+            ledger=self.ledger if newer else None,
         )
