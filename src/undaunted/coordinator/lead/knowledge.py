@@ -35,6 +35,8 @@ class Knowledge:
     tables: Tables = field(default_factory=Tables)
     _table: tuple[p.Seat, ...] = ()  # that was looked through last
     _is_seated: bool = False
+    _ledger: p.Ledger | None = None  # in whose committees it was looked for last
+    _votes: bool = False
 
     @property
     def ledger(self) -> p.Ledger:
@@ -97,7 +99,10 @@ class Knowledge:
     @property
     def votes(self) -> bool:
         """Return whether this node has a vote about who leads."""
-        return p.has_committee(self.ledger) and self.me in register.members(self.ledger)
+        if self.ledger is not self._ledger:  # it is asked with every renewal
+            voters = register.members(self.ledger) if p.has_committee(self.ledger) else {}
+            self._ledger, self._votes = self.ledger, self.me in voters
+        return self._votes
 
     @property
     def agreed(self) -> bool:
