@@ -1,6 +1,6 @@
 """CPU time of a leader in large jobs, without a network: state machine and encoding.
 
-    python -m benchmarks.leader [512 1024 2048 4096]
+    python -m benchmarks.leader [64 512 1024 2048 4096]
 
 All nodes join, confirm the table of a round, stop, and confirm the next one; then they come to
 another leader, which takes over.
@@ -16,6 +16,7 @@ import msgspec
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import Leader
+from undaunted.coordinator.lead.tables import Tables
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
 from undaunted.coordinator.wire.frames import encode
@@ -35,6 +36,7 @@ class Job:
         epoch, lost = (5, "") if known is None else (known.epoch + 7, "n0")
         self.nodes, self.leader = nodes, Leader(config, known, epoch, lost)
         self._now, self._cpu_s, self._bytes = _NS, 0.0, 0
+        self._tables = Tables()  # that nodes have, as they say
         self._last: tuple[object, int] = (None, 0)
         self.feed(c.Begin())
 
@@ -54,11 +56,12 @@ class Job:
         if message is known:
             return size
         size = len(encode(msgspec.msgpack.encode(message)))
-        if size > 1024:  # connections encode a long message once
+        if size > 256:  # connections encode a long message once
             self._last = message, size
         return size
 
     def hello(self, number: int, known: p.Ledger | None = None) -> None:
+        tables = () if known is None else self._tables.of(known)
         hello = p.Hello(
             node=f"n{number}",
             incarnation=f"{number:016x}",
@@ -69,6 +72,7 @@ class Job:
             round=-1 if known is None else known.round,
             ledger=None if known is None else p.brief(known),
             brief=True,
+            tables=tables,
         )
         content = msgspec.msgpack.encode(hello)
         began = time.process_time()
@@ -87,12 +91,12 @@ class Job:
         assert self.leader.policy.running
 
     def measured(self, what: str) -> None:
-        print(f"{self.nodes} | {what} | {self._cpu_s * 1e3:.0f} ms | {self._bytes / 1e6:.1f} MB")
+        print(f"{self.nodes} | {what} | {self._cpu_s * 1e3:.1f} ms | {self._bytes / 1e6:.2f} MB")
         self._cpu_s, self._bytes = 0.0, 0
 
 
 def main() -> None:
-    for nodes in map(int, sys.argv[1:] or ["512", "1024", "2048", "4096"]):
+    for nodes in map(int, sys.argv[1:] or ["64", "512", "1024", "2048", "4096"]):
         job = Job(nodes)
         for number in range(nodes):
             job.hello(number)

@@ -10,6 +10,7 @@ from simulator import command
 from simulator.register import command as register
 from simulator.replay import command as replay
 from simulator.replay import machines
+from simulator.run import collect_seldom
 from undaunted.base.streams import discard_stdout
 
 if TYPE_CHECKING:
@@ -35,4 +36,5 @@ def main(argv: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    collect_seldom()
     sys.exit(main(sys.argv[1:]))

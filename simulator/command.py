@@ -18,6 +18,7 @@ from simulator.coordination.trace import LEGEND, line
 from simulator.inprocess import run as of_ranks
 from simulator.inprocess.faults import KINDS as FAULTS_OF_RANKS
 from simulator.inprocess.setup import vary
+from simulator.run import collect_seldom
 from undaunted.base import values
 
 if TYPE_CHECKING:
@@ -302,7 +303,9 @@ def _results(name: str, options: argparse.Namespace) -> Iterator[Result]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(
+        options.jobs, mp_context=get_context("spawn"), initializer=collect_seldom
+    ) as pool:
         yield from pool.map(simulate, options.seeds, chunksize=_CHUNK)
 
 

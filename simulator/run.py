@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     Trace = Callable[[int, str, Any], None]
 
 NS = 1_000_000_000
+_COLLECT_AFTER = 100_000  # objects
 
 
 class InvariantError(Exception):
@@ -103,3 +105,9 @@ def violated_by(simulate: Callable[[], None]) -> str:
         frame = traceback.extract_tb(error.__traceback__)[-1]
         return f"no core raises: {error!r} at {Path(frame.filename).name}:{frame.lineno}"
     return ""
+
+
+def collect_seldom() -> None:
+    """Have this process look for cycles less often: most of a run lives until its end."""
+    gc.freeze()
+    gc.set_threshold(_COLLECT_AFTER)

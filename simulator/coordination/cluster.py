@@ -637,7 +637,7 @@ class _Watched(Leader):
     def handle(self, event: c.LeaderEvent, now: int) -> list[c.LeaderCommand]:
         """See `Leader`."""
         checker = self._cluster.checker
-        used = self.policy.restarts_used
+        used, decided = self.policy.restarts_used, (self.recent, self.recent.seen)
         commands = super().handle(event, now)
         if isinstance(event, c.Received):
             self._heard(event.link, event.message, used)
@@ -648,8 +648,9 @@ class _Watched(Leader):
             elif isinstance(command, c.Done) and self.state is LeaderState.ENDED:
                 checker.over_ns = checker.over_ns or now
         checker.examines(self._name, self.policy.last.examination)
-        checker.restarts(self.policy)
-        checker.decides(self.epoch, self.policy)
+        if (self.recent, self.recent.seen) != decided:  # the policy has taken an event
+            checker.restarts(self.policy)
+            checker.decides(self.epoch, self.policy)
         return commands
 
     def _heard(self, link: int, message: Any, used: int) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from undaunted.coordinator.lead.register import Member  # noqa: TC001 - decoded
 from undaunted.coordinator.policy.messages import Memory, NodeCommand, NodeEvent
 
-MAJOR = 10
+MAJOR = 11
 MINOR = 0
 
 # Longest frames, in bytes: before both sides have proved that they know the token, and after.
@@ -200,6 +200,7 @@ class Hello(_Message, frozen=True):
         round, running: the round it knows of, and whether ranks of it are running here.
         ledger: the newest it knows.
         brief: without its tables: thousands of nodes come at once to a leader that knows them.
+        tables: the digests of these, see `lead.tables`; a leader does not send them again.
         promised: it takes no orders of an earlier epoch.
         last_order: number of the last order it has carried out.
         settings: options that should be the same on all nodes, as they were given to it.
@@ -219,6 +220,7 @@ class Hello(_Message, frozen=True):
     running: bool = False
     ledger: Ledger | None = None
     brief: bool = False
+    tables: tuple[bytes, ...] = ()
     promised: int = 0
     last_order: int = 0
     settings: dict[str, str] = {}
@@ -321,11 +323,32 @@ class Refused(_Message, frozen=True):
     tables: bool = False  # come again at once, with a ledger that is not brief
 
 
+class Piece(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A part of a table that is made of another one; see `lead.tables`.
+
+    Attributes:
+        first, count: so many seats of the other table, from that one on.
+        new: seats that follow these.
+    """
+
+    first: int
+    count: int
+    new: tuple[Seat, ...] = ()
+
+
 class Learn(_Message, frozen=True):
-    """The ledger of the job. Orders refer to it, so that they are short in large jobs."""
+    """The ledger of the job. Orders refer to it, so that they are short in large jobs.
+
+    Attributes:
+        ledger: without its tables, if the follower has the first of them.
+        table: the digest of that one then, see `Hello.tables`; b"" = the ledger is complete.
+        pending: the second one, made of the first.
+    """
 
     epoch: int
     ledger: Ledger
+    table: bytes = b""
+    pending: tuple[Piece, ...] = ()
 
 
 class PrepareOrder(_Message, frozen=True):
@@ -434,7 +457,7 @@ class MissAnswer(_Message, frozen=True):
 
 
 class Claim(_Message, frozen=True):
-    """I want to lead from ``epoch`` on, with this ledger."""
+    """I want to lead from ``epoch`` on, with this ledger, which is brief; see `brief`."""
 
     node: str
     incarnation: str
@@ -443,9 +466,10 @@ class Claim(_Message, frozen=True):
 
 
 class Grant(_Message, frozen=True):
-    """Answer to a claim: granted or not, and the newest ledger and epoch I know.
+    """Answer to a claim: granted or not, and the newest epoch I know.
 
     Attributes:
+        ledger: the one I know, if it is newer than that of the claim.
         stops_s: if a majority has lost the leader when I have, ranks of its node live for so long.
         others_stop_s: the same of ranks of other nodes, which may still follow it.
         successor: node whose claim was granted a moment before, and which may lead by now.

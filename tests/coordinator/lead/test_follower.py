@@ -10,6 +10,7 @@ from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.follower import Follower, FollowerState
 from undaunted.coordinator.lead.register import Member
+from undaunted.coordinator.lead.tables import Tables
 from undaunted.coordinator.lead.times import Durations
 from undaunted.coordinator.policy import messages as m
 
@@ -367,6 +368,30 @@ def test_a_table_that_has_been_replaced_is_not_acknowledged():
     harness.welcome()
     harness.says(p.Learn(epoch=EPOCH, ledger=prepared(version=9)))
     assert not harness.says(p.PrepareOrder(number=1, epoch=EPOCH, version=8))
+
+
+def test_a_node_that_does_not_know_a_table_connects_again_and_names_what_it_has():
+    harness = Harness().running()
+    known = harness.follower.knows.ledger
+    wrong = p.Learn(epoch=EPOCH, ledger=p.brief(known), table=b"another")
+    assert kinds(harness.says(wrong))["Hangup"] == 1
+    assert harness.follower.knows.ledger == known
+    harness.handle(c.Opened(harness.link))
+    hello = harness.last(c.Send).message
+    assert hello.tables == Tables().of(known)
+
+
+def test_a_table_is_known_though_the_ledger_with_it_was_not_taken():
+    """It came before this node followed under that epoch, and the leader does not know that."""
+    harness = Harness()
+    harness.welcome()
+    early = ledger("abx", epoch=EPOCH + 1)
+    harness.says(p.Learn(epoch=EPOCH + 1, ledger=early))
+    assert harness.follower.knows.ledger == p.NO_LEDGER
+    harness.says(p.Welcome(epoch=EPOCH + 1, leader="a", lease_s=5.0))
+    digest = Tables().digest(early.table)
+    harness.says(p.Learn(epoch=EPOCH + 1, ledger=p.brief(early), table=digest))
+    assert harness.follower.knows.ledger == early
 
 
 def test_a_start_of_a_table_that_is_not_known_is_not_carried_out():
@@ -1080,7 +1105,8 @@ def test_does_not_grant_to_one_who_knows_less():
     harness = Harness("c").running()
     harness.handle(c.Closed(harness.link, "reset"))
     claim = p.Claim(node="b", incarnation="b1", epoch=50, ledger=ledger("abc", version=2))
-    assert not harness.handle(c.Asked(2, claim))[0].message.granted
+    grant = harness.handle(c.Asked(2, claim))[0].message
+    assert (grant.granted, grant.ledger) == (False, harness.follower.knows.ledger)
 
 
 def test_an_earlier_leader_is_not_followed_after_a_promise():

@@ -9,6 +9,7 @@ from tests.coordinator.lead.seats import LISTENS, ledger, table
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead.leader import ENDED_TIMES, Leader, LeaderState
+from undaunted.coordinator.lead.tables import Tables
 from undaunted.coordinator.lead.times import LINGER_S
 from undaunted.coordinator.policy import messages as m
 from undaunted.coordinator.policy.config import PolicyConfig
@@ -150,7 +151,11 @@ class Harness:
         return [each for each in self.heard(node, p.Order) if isinstance(each.command, kind)]
 
     def learnt(self, node: str) -> p.Ledger:
-        return self.heard(node, p.Learn)[-1].ledger
+        """The ledger as that follower knows it."""
+        tables = Tables()
+        ledgers = [tables.filled(each) for each in self.heard(node, p.Learn)]
+        assert ledgers[-1] is not None
+        return ledgers[-1]
 
     def lose(self, node: str, reason: str = "reset") -> None:
         self.handle(c.Closed(self.links.pop(node), reason))
@@ -266,6 +271,30 @@ def test_reports_that_come_twice_count_once():
         harness.report("b", m.NodeFailed, 1, detail="x")
     assert harness.leader.policy.restarts_used == 1
     assert harness.leader.state is LeaderState.LEADING
+
+
+def test_a_restart_sends_no_table_to_nodes_that_have_it():
+    harness = Harness().running("abc")
+    harness.report("b", m.NodeFailed, 1, detail="x")
+    harness.stop_all("ac", 1)
+    harness.stop_all("b", 2)
+    harness.prepared("abc")
+    for node in "abc":
+        prepares = [each for each in harness.heard(node, p.Learn) if each.pending]
+        assert [each.ledger.table + each.ledger.pending for each in prepares] == [()]
+    assert harness.leader.ledger.round == 1
+
+
+@pytest.mark.parametrize("knows", [False, True])
+def test_a_node_that_comes_back_gets_the_table_unless_it_names_it(knows: bool):
+    harness = Harness().running("abc")
+    known = harness.leader.ledger
+    harness.lose("c")
+    tables = Tables().of(known) if knows else ()
+    harness.hello("c", ledger=p.brief(known), brief=True, tables=tables, round=0)
+    learnt = harness.heard("c", p.Learn)[0]
+    assert (learnt.ledger.table == known.table) == (not knows)
+    assert (learnt.table in tables) == knows
 
 
 def test_a_reset_is_noticed_at_once_and_a_spare_takes_the_place():

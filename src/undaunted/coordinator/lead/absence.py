@@ -188,7 +188,12 @@ class Absence:
         self._claim = register.Claim(epoch, ledger, {knows.me})
         self._claimed_ns = now
         self._note_stops(self.stop_s(now), now)
-        claim = p.Claim(node=knows.node, incarnation=knows.incarnation, epoch=epoch, ledger=ledger)
+        claim = p.Claim(
+            node=knows.node,
+            incarnation=knows.incarnation,
+            epoch=epoch,
+            ledger=p.brief(ledger),
+        )
         asks: list[c.FollowerCommand] = [
             c.Ask(each.node, each.address, claim) for each in knows.others()
         ]

@@ -75,7 +75,7 @@ class Preparation:
         seats = tuple(self._seat(place) for place in prepare.places)
         self._record.prepare(prepare.round, seats)
         commands: list[c.LeaderCommand] = [self._record.persist(), self.probe(now)]
-        commands += self._sessions.send(self._record.learn())
+        commands += self._sessions.learn(self._record)
         self._awaited = {register.voter(seat): seat.group_rank for seat in seats}
         for session in self._sessions.connected():
             if not session.draining:

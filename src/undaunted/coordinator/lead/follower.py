@@ -229,6 +229,7 @@ class Follower:
             last_order=self._last_order,
             ledger=p.brief(knows.told) if knows.told and not self._tables else knows.told,
             brief=not self._tables,
+            tables=knows.tables.of(knows.ledger) if knows.told else (),
             promised=knows.promised,
             settings=config.settings,
             program=config.program,
@@ -292,22 +293,32 @@ class Follower:
             return self._refused(message, now)
         if not isinstance(message, p.TO_FOLLOWERS):
             return []
-        if self.state is not FollowerState.FOLLOWING or message.epoch != self.knows.epoch:
+        if isinstance(message, p.Learn):
+            return self._learn(message, now)
+        if not self._follows(message.epoch):
             return []
         match message:
             case p.Beat():
                 return self._beat(message, now)
-            case p.Learn():
-                return self._learn(message, now)
             case p.HandOver():
                 return self._succeed(message, now)
             case p.PrepareOrder() | p.Order():
                 return self._ordered(message, now)
         return []
 
+    def _follows(self, epoch: int) -> bool:
+        return self.state is FollowerState.FOLLOWING and epoch == self.knows.epoch
+
     def _learn(self, learn: p.Learn, now: int) -> list[c.FollowerCommand]:
+        # Also where it is not taken: the leader may refer to its tables from now on.
+        ledger = self.knows.tables.filled(learn)
+        if ledger is None:
+            closed = c.Closed(self._link, "it refers to a table that this node does not know")
+            return [c.Hangup(self._link), *self._closed(closed, now)]
+        if not self._follows(learn.epoch):
+            return []
         agreed = self.knows.agreed
-        self.knows.vote.written(learn.epoch, learn.ledger)
+        self.knows.vote.written(learn.epoch, ledger)
         # How long a majority counts on a leader is only heard once it has agreed to that one.
         return self._renew(now) if self.knows.agreed and not agreed else []
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,14 +25,18 @@ class Knowledge:
         node, incarnation: who it is.
         epoch: of the leader it follows, or followed last.
         vote: the ledger it keeps, and which epoch it has promised to take no earlier orders than.
+        tables: that its leader knows it to have.
     """
 
     node: str
     incarnation: str
     epoch: int = 0
     vote: register.Vote[p.Ledger] = field(default_factory=_no_vote)
+    tables: Tables = field(default_factory=Tables)
     _table: tuple[p.Seat, ...] = ()  # that was looked through last
     _is_seated: bool = False
+    _ledger: p.Ledger | None = None  # in whose committees it was looked for last
+    _votes: bool = False
 
     @property
     def ledger(self) -> p.Ledger:
@@ -94,7 +99,10 @@ class Knowledge:
     @property
     def votes(self) -> bool:
         """Return whether this node has a vote about who leads."""
-        return p.has_committee(self.ledger) and self.me in register.members(self.ledger)
+        if self.ledger is not self._ledger:  # it is asked with every renewal
+            voters = register.members(self.ledger) if p.has_committee(self.ledger) else {}
+            self._ledger, self._votes = self.ledger, self.me in voters
+        return self._votes
 
     @property
     def agreed(self) -> bool:
@@ -133,10 +141,11 @@ class Knowledge:
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""
         granted = leaderless and self.vote.claimed(claim.epoch, claim.ledger)
+        newer = p.newer(self.ledger, claim.ledger)
         return p.Grant(
             node=self.node,
             incarnation=self.incarnation,
             epoch=self.promised,
             granted=granted,
-            ledger=self.told,
+            ledger=self.ledger if newer else None,
         )

@@ -264,7 +264,7 @@ class Leader:
         known = self.ledger
         commands: list[c.LeaderCommand] = [*self._record.catch_up(self.policy)]
         if any(getattr(self.ledger, name) != getattr(known, name) for name in ORDERED):
-            commands += self._sessions.send(self._record.learn())
+            commands += self._sessions.learn(self._record)
         return commands
 
     def _start_if_ready(self, now: int) -> list[c.LeaderCommand]:
@@ -279,7 +279,7 @@ class Leader:
             return commands  # others belong into it as well
         table = {seat.node for seat in self.ledger.table}
         # Spares get no order.
-        return commands + self._sessions.send(self._record.learn(), but=table)
+        return commands + self._sessions.learn(self._record, but=table)
 
     @property
     def _more_than_needed(self) -> bool:
@@ -468,7 +468,7 @@ class Leader:
         self.recent = Recent({"config": self.config.policy})
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # Also for followers of what had been adopted before.
-        told = self._sessions.send(self._record.learn())
+        told = self._sessions.learn(self._record)
         older = [
             order for each in self._sessions.by_node.values() for order in self._drain_older(each)
         ]
@@ -482,10 +482,9 @@ class Leader:
         """Lead with a later epoch: followers are welcomed anew."""
         self._record.take_epoch(epoch)
         commands: list[c.LeaderCommand] = [self._record.persist()]
-        learn = self._record.learn()
         for session in self._sessions.by_node.values():
             session.number_from(epoch)
-            commands += self._welcome(session, learn)
+            commands += self._welcome(session)
         return commands + self._preparation.begin_again(now)
 
     def _agree(self, now: int) -> list[c.LeaderCommand]:
@@ -495,8 +494,7 @@ class Leader:
         following = {each.voter for each in self._sessions.connected() if each.epoch == self.epoch}
         if not self._record.agree(following):
             return []
-        learn = self._record.learn()
-        told = [send for each in self._sessions.connected() for send in each.again(learn)]
+        told = [send for each in self._sessions.connected() for send in each.again(self._record)]
         return [self._record.persist(), *told, *self._preparation.begin_again(now)]
 
     def _newcomer(self, link: int, hello: p.Hello, now: int) -> list[c.LeaderCommand]:
@@ -504,26 +502,26 @@ class Leader:
         self._preparation.joins(session, now)
         session.number_from(self.epoch)
         self._sessions.add(session)
-        return self._welcome(session, self._record.learn()) + self._admit(session, now)
+        return self._welcome(session) + self._admit(session, now)
 
     def _returned(
         self, session: Session, link: int, hello: p.Hello, now: int
     ) -> list[c.LeaderCommand]:
         was_lost = session.link is None
         commands = self._sessions.reconnect(session, link)
-        session.hello, session.heard_ns, session.counts_ns = hello, now, now
-        commands += self._welcome(session, self._record.learn())
+        session.introduced(hello, now)
+        commands += self._welcome(session)
         if was_lost or self.state is LeaderState.RECOVERING:
             return commands + self._admit(session, now)
         return commands + self._preparation.returned(session)
 
-    def _welcome(self, session: Session, learn: p.Learn) -> list[c.LeaderCommand]:
+    def _welcome(self, session: Session) -> list[c.LeaderCommand]:
         """Welcome a follower, and send it the ledger and its orders under this epoch."""
         own = self.config
         welcome = p.Welcome(
             epoch=self.epoch, leader=own.node, lease_s=own.lease_s, settings=own.settings
         )
-        return session.send(welcome) + session.again(learn)
+        return session.send(welcome) + session.again(self._record)
 
     def _admit(self, session: Session, now: int) -> list[c.LeaderCommand]:
         """Offer a node to the policy, once nothing runs on it any more."""
@@ -738,20 +736,20 @@ class Leader:
         if not self._record.settle(former):
             return []
         left = former.keys() - register.members(self.ledger).keys()
-        learn, by_node = self._record.learn(), self._sessions.by_node
-        told = [send for node, _ in sorted(left) for send in by_node[node].send(learn)]
+        by_node = self._sessions.by_node
+        told = [send for node, _ in sorted(left) for send in by_node[node].learn(self._record)]
         return [self._record.persist(), *told, *self._ask_committee()]
 
     def _ask_committee(self) -> list[c.LeaderCommand]:
         """Have those take the ledger that keep it, and have not."""
         if not self._record.may_grow:
             return []
-        learn, commands = self._record.learn(), []
+        commands: list[c.LeaderCommand] = []
         taken = self._sessions.taken(self.ledger)
         order = p.PrepareOrder(number=0, epoch=self.epoch, version=self.ledger.version)
         for node in [who[0] for who, version in taken.items() if version < self._record.config]:
             session = self._sessions.by_node[node]
-            commands += [*session.send(learn), *session.order(order)]
+            commands += [*session.learn(self._record), *session.order(order)]
         return commands
 
     # --- recovery -------------------------------------------------------------------------------

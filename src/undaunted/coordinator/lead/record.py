@@ -9,6 +9,7 @@ import msgspec
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.tables import Tables, changes
 from undaunted.coordinator.policy import messages as m
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ class Record:
         config: version of the first ledger of this epoch with its committees.
         grown: version in which a leader that kept the ledger alone has made a committee. A launcher
             that is started again on its node must not lead by a file that knows of none.
+        tables: digests of the tables of the ledger that followers were sent last.
         kept: latest version that the register outside of the launchers, a file or etcd, has taken.
     """
 
@@ -41,7 +43,11 @@ class Record:
         self.replaceable = False
         self.config = self.grown = self.kept = 0
         self.ledger = p.NO_LEDGER
-        self._learn = p.Learn(epoch=epoch, ledger=self.ledger)
+        self.tables = (b"", b"")
+        self._tables = Tables()
+        # By the digest of the table that followers have: of this epoch and ledger.
+        self._learn: dict[bytes, p.Learn] = {}
+        self._learn_of = (epoch, self.ledger)
         self.adopt(ledger)
 
     @property
@@ -166,11 +172,20 @@ class Record:
         """Have the ledger written down."""
         return c.Persist(self.ledger)
 
-    def learn(self) -> p.Learn:
-        """The ledger for a follower; for all followers the same object, which is encoded once."""
-        if self._learn.ledger is not self.ledger or self._learn.epoch != self.epoch:
-            self._learn = p.Learn(epoch=self.epoch, ledger=self.ledger)
-        return self._learn
+    def learn(self, tables: Collection[bytes] = ()) -> p.Learn:
+        """The ledger for a follower that has these tables, as far as their digests are known.
+
+        It is the same object for all that have the table, and for all others: encoded once.
+        """
+        epoch, ledger = self.epoch, self.ledger
+        if self._learn_of[0] != epoch or self._learn_of[1] is not ledger:
+            self._learn, self._learn_of = {}, (epoch, ledger)
+            self.tables = self._tables.of(ledger)
+        known = self.tables[0] if self.tables[0] in tables else b""
+        if known not in self._learn:
+            complete = p.Learn(epoch=epoch, ledger=ledger)
+            self._learn[known] = changes(complete, known) if known else complete
+        return self._learn[known]
 
     def order(self, command: m.NodeCommand) -> p.Order:
         """A command of the policy to a node, in the name of this leader; it is numbered later."""

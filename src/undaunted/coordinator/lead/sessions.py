@@ -39,6 +39,7 @@ class Session:
         reported: number of the last report that was taken in.
         stopped: the last round of which it has reported that nothing is left of it, -1 = none.
         acknowledged: version of the ledger that it knows.
+        tables: that it has, by their digests: those of the last ledger that it was sent.
         silent: it was lost without a word, so that its ranks may go on for a while.
         replaceable: it knows that its ranks have to stop when its lease is over.
         leaves: it has been told to stop, and goes soon.
@@ -57,6 +58,7 @@ class Session:
     reported: int = 0
     stopped: int = -1
     acknowledged: int = 0
+    tables: tuple[bytes, ...] = ()
     silent: bool = False
     replaceable: bool = False
     leaves: bool = False
@@ -64,7 +66,12 @@ class Session:
 
     def __post_init__(self) -> None:
         """Its lease begins with what it has introduced itself with."""
-        self.counts_ns = self.heard_ns
+        self.introduced(self.hello, self.heard_ns)
+
+    def introduced(self, hello: p.Hello, now: int) -> None:
+        """It has introduced itself, perhaps again."""
+        self.hello, self.heard_ns, self.counts_ns = hello, now, now
+        self.tables = hello.tables
 
     def renewed(self, renew: p.Renew, now: int) -> None:
         """Take in a renewal, or which one was answered: its lease begins with that one."""
@@ -101,6 +108,11 @@ class Session:
         """Send a message once: it is not kept."""
         return [] if self.link is None else [c.Send(self.link, message)]
 
+    def learn(self, record: Record) -> list[c.LeaderCommand]:
+        """Send the ledger, as far as it does not know it."""
+        learn, self.tables = record.learn(self.tables), record.tables
+        return self.send(learn)
+
     def beat(
         self, record: Record, sent: int = 0, majority_s: float | None = None
     ) -> list[c.LeaderCommand]:
@@ -125,11 +137,11 @@ class Session:
         """Forget orders about the round, as another table follows; an order to end is kept."""
         self.orders = [each for each in self.orders if _is_end(each)]
 
-    def again(self, learn: p.Learn) -> list[c.LeaderCommand]:
+    def again(self, record: Record) -> list[c.LeaderCommand]:
         """Send the ledger and the orders that it may not have seen, now under the same epoch."""
         orders = [each for each in self.orders if each.number > self.hello.last_order]
-        again = [msgspec.structs.replace(each, epoch=learn.epoch) for each in orders]
-        return [command for each in (learn, *again) for command in self.send(each)]
+        again = [msgspec.structs.replace(each, epoch=record.epoch) for each in orders]
+        return [*self.learn(record), *(send for each in again for send in self.send(each))]
 
     def number_from(self, epoch: int) -> None:
         """Number orders higher than in any earlier epoch."""
@@ -167,10 +179,10 @@ class Sessions:
         here = [who for who in register.members(ledger) if who in self.voters]
         return {who: self.by_node[who[0]].acknowledged for who in here}
 
-    def send(self, message: p.Message, but: Collection[str] = ()) -> list[c.LeaderCommand]:
-        """Send a message to all that are connected, ``but`` to these nodes."""
+    def learn(self, record: Record, but: Collection[str] = ()) -> list[c.LeaderCommand]:
+        """Send the ledger to all that are connected, ``but`` to these nodes."""
         told = [each for each in self.connected() if each.node not in but]
-        return [command for each in told for command in each.send(message)]
+        return [command for each in told for command in each.learn(record)]
 
     def add(self, session: Session) -> None:
         """Add a new agent, perhaps in place of an earlier one of its node."""

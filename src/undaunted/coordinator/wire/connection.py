@@ -49,7 +49,7 @@ MAX_WAITING_BYTES = 1024 * 1024
 _LINGER_S = 2.0
 
 _READ_BYTES = 64 * 1024
-_LONG_BYTES = 1024
+_LONG_BYTES = 256
 
 
 class _Scratch(threading.local):
