@@ -438,6 +438,17 @@ def test_who_has_stopped_its_ranks_since_the_leader_stood_still_is_not_to_blame(
     assert harness.heard("b", m.Start)[-1].round == 1
 
 
+def test_who_stops_its_ranks_before_its_loss_is_decided_about_joins_after_it():
+    harness = of_two()
+    harness.hello("b", round=0, running=True, promised=EPOCH, follows=False)
+    harness.report("b", m.NodeFailed, 1, detail="the coordinator is gone", victim=True)
+    harness.report("b", m.NodeStopped, 2)
+    harness.pass_time(2, alive="ab")
+    harness.report("a", m.NodeStopped, 1)
+    harness.prepared("ab")
+    assert harness.heard("b", m.Start)[-1].round == 1
+
+
 def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
     harness = Harness().running()
     harness.hello("d")

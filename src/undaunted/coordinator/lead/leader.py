@@ -942,12 +942,12 @@ class Leader:
         if isinstance(event, m.Preempted):  # others keep the register before it goes
             session.leaves = True
             commands += self._look_at_committee(now)
-        if not session.draining:
-            return commands + self._feed(event, now)
-        if isinstance(event, m.NodeStopped) and event.round == session.hello.round:
+        draining, late = session.draining, session.node in self._missed
+        over = isinstance(event, m.NodeStopped) and event.round == session.hello.round
+        if over and (draining or late):
             session.hello = msgspec.structs.replace(session.hello, running=False)
             commands += self._admit(session, now)
-        return commands
+        return commands if draining else commands + self._feed(event, now)
 
     def _was_lost_in(self, number: int) -> bool:
         """Whether this leader has replaced another one that was lost in a round."""
