@@ -449,6 +449,22 @@ def test_who_stops_its_ranks_before_its_loss_is_decided_about_joins_after_it():
     assert harness.heard("b", m.Start)[-1].round == 1
 
 
+def test_a_leader_that_stood_still_starts_nothing_before_a_loss_is_decided_about():
+    harness = Harness(min_nodes=2, max_nodes=2)
+    for node in "ab":
+        harness.hello(node)
+    harness.prepared("b")
+    harness.now += 20 * S
+    harness.lose("b", "end of file")
+    harness.hello("b", promised=EPOCH, follows=False)
+    harness.say("a", p.Renew(epoch=EPOCH))
+    harness.prepared("a")
+    assert not harness.heard("a", m.Start), "b may be another launcher, which knows no table"
+    harness.pass_time(2, alive="ab")
+    harness.prepared("ab")
+    assert harness.heard("a", m.Start)
+
+
 def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
     harness = Harness().running()
     harness.hello("d")

@@ -271,7 +271,7 @@ class Leader:
     def _start_if_ready(self, now: int) -> list[c.LeaderCommand]:
         """Start the table that is being prepared, unless something is missing yet."""
         preparation = self._preparation
-        if not preparation.complete:
+        if not preparation.complete or self._undecided is not None:
             return []
         if not preparation.may_start(now):
             return [each for line in preparation.say(now) for each in self._tell_all(line)]
@@ -661,7 +661,7 @@ class Leader:
         if well and well == missed:
             said = f"{self._stood}; all nodes follow the coordinator again, and the ranks go on"
             commands += self._tell_all(m.Say(said))
-        return commands
+        return commands + self._look_at_start(now)
 
     def _goes_on(self, session: Session) -> bool:
         """Whether the ranks of the round that runs still run on this node."""
