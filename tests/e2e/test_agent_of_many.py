@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.e2e.launcher import Launcher, nodes_of_a_job
+from tests.e2e.launcher import Launcher, explained, nodes_of_a_job
 from tests.ports import free_ports
 from undaunted.cli.report import main as report
 
@@ -87,6 +87,48 @@ def test_an_agent_that_stood_still_alone_knows_who_has_ended_its_ranks(
     first, second = job["rounds"]
     assert first["failure"]["node"] == "a"
     assert 0 < first["restart_ns"] < second["began_ns"] - first["began_ns"]
+
+
+def test_the_agent_of_a_coordinator_that_nobody_replaces_stands_still_for_a_while(
+    tmp_path: Path,
+) -> None:
+    with nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2", "--max-restarts", "0") as start:
+        nodes = {name: start(name, f"lease=1,is_host={int(name == 'a')}") for name in "ab"}
+        for each in nodes.values():
+            each.wait_for("rank . of 2 in round 0")
+        os.kill(nodes["a"].agent_pid, signal.SIGSTOP)
+        try:
+            nodes["b"].wait_for("the coordinator at .* is gone: .*; the ranks go on")
+        finally:
+            os.kill(nodes["a"].agent_pid, signal.SIGCONT)
+        nodes["b"].wait_for("the agent of node a, or its machine, stood still for")
+        (tmp_path / "finish").touch()
+        assert {name: each.finish() for name, each in nodes.items()} == dict.fromkeys("ab", 0)
+
+
+def test_the_agent_of_a_coordinator_that_nobody_replaces_stands_still_for_too_long(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2", "--max-restarts", "1") as start:
+        conf = "lease=1,away_timeout=1"
+        nodes = {name: start(name, f"{conf},is_host={int(name == 'a')}") for name in "ab"}
+        for each in nodes.values():
+            each.wait_for("rank . of 2 in round 0")
+        os.kill(nodes["a"].agent_pid, signal.SIGSTOP)
+        try:
+            nodes["a"].wait_for("the agent of node a .* stands still: its ranks got SIGKILL")
+            nodes["b"].wait_for("the ranks are stopped")
+        finally:
+            os.kill(nodes["a"].agent_pid, signal.SIGCONT)
+        for each in nodes.values():
+            each.wait_for("first cause in round 0: .*node a.*stood still")
+            each.wait_for("rank . of 2 in round 1")
+        (tmp_path / "finish").touch()
+        assert {name: each.finish() for name, each in nodes.items()} == dict.fromkeys("ab", 0)
+    assert report([str(tmp_path / "run"), "--json"]) == 0
+    job = json.loads(capsys.readouterr().out)["job"]
+    assert job["rounds"][0]["failure"]["node"] == "a"
+    assert explained(tmp_path / "run")["nodes"] == ["a"]
 
 
 def test_a_spare_that_may_not_take_over_says_until_when_it_waits(tmp_path: Path) -> None:

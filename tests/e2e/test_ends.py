@@ -190,6 +190,44 @@ def test_two_launchers_with_one_run_directory(tmp_path: Path) -> None:
         assert first.finish() == 75, first.text
 
 
+OUTLIVES = """
+    import ctypes, os, pathlib, signal, threading
+    ctypes.CDLL(None).prctl(1, 0)  # it does not die with its parent
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    os.write(1, f"rank {os.getpid()} works\\n".encode())
+    for number in (1, 2):  # the end of the launcher's output is waited for
+        os.dup2(os.open("/dev/null", os.O_WRONLY), number)
+    while not pathlib.Path("finish").exists():
+        threading.Event().wait(0.02)
+"""
+
+
+@pytest.mark.parametrize("start", ["warm", "fresh"])
+def test_a_job_does_not_start_beside_a_rank_of_its_earlier_start(
+    tmp_path: Path, start: str
+) -> None:
+    options = ("--rdzv-id", "job", "--node-name", "here", "--worker-start", start)
+    with contextlib.ExitStack() as left:
+        with launched(tmp_path, OUTLIVES, *options) as first:
+            rank = int(first.wait_for(r"rank (\d+) works")[1])
+            left.callback(os.kill, rank, signal.SIGKILL)
+            both = (first.process.pid, first.agent_pid)
+            for number in (signal.SIGSTOP, signal.SIGKILL):  # neither sees the end of the other
+                for pid in both:
+                    os.kill(pid, number)
+            first.finish()
+        assert alive(rank)
+        with launched(tmp_path, OUTLIVES, *options) as second:
+            assert second.finish() == 2
+        assert f"kill -KILL {rank}" in second.text
+        assert "node here" in second.text
+    wait_until_gone([rank], DEADLINE_S)
+    with launched(tmp_path, OUTLIVES, *options) as third:
+        third.wait_for(r"rank \d+ works")
+        (tmp_path / "finish").touch()
+        assert third.finish() == 0
+
+
 def test_a_launcher_that_was_stopped_is_named_where_it_is_in_the_way(tmp_path: Path) -> None:
     script = "import threading; print('ready', flush=True); threading.Event().wait(600)"
     with launched(tmp_path, script, "--nproc-per-node", "1") as first:

@@ -33,9 +33,10 @@ HEALED: dict[str, Callable[[Job], object]] = {
 
 
 def leader_of(run: Job, names: str) -> str:
-    """Return which of these nodes all of them follow; another one may have led for a moment."""
+    """Return which of these nodes has taken over; exactly one has, and all of them follow it."""
+    (leader,) = [name for name in names if "takes over the coordination" in run[name].text]
     said = [re.findall(r"following the coordinator on (\w)", run[name].text) for name in names]
-    (leader,) = {leaders[-1] for leaders in said}
+    assert {each for leaders in said for each in leaders} == {leader}
     return leader
 
 

@@ -68,8 +68,8 @@ def run(config: RunConfig, end_for_script: Callable[[RunConfig], None] | None = 
         for pid in process.descendants(os.getpid())
         if (start := process.start_time(pid)) is not None
     }
-    config, locked = _lock(config)
-    if not locked:
+    config, lock = _lock(config)
+    if lock is None:
         return _IN_USE
     process.become_subreaper()
     # What was ignored when we were started stays so, also in the agent: SIGHUP under nohup, Ctrl-C
@@ -81,7 +81,7 @@ def run(config: RunConfig, end_for_script: Callable[[RunConfig], None] | None = 
     with _signals_to_pipe({*_ENDING, *PROGRAMS_SIGNALS, *config.signals}) as signals, ours:
         with agents:
             try:
-                agent_pid = _fork_agent(config, ours, agents, signals, pulse)
+                agent_pid = _fork_agent(config, ours, agents, signals, pulse, lock)
             except OSError as error:
                 config.lines.show(_no_process(error.strerror or str(error)), level=ERROR)
                 return _NOTHING_STARTED
@@ -99,46 +99,56 @@ def run(config: RunConfig, end_for_script: Callable[[RunConfig], None] | None = 
     return code
 
 
-def _lock(config: RunConfig) -> tuple[RunConfig, bool]:
+def _lock(config: RunConfig) -> tuple[RunConfig, int | None]:
     """Lock the run directory, if need be under another name of this node; say what was found.
 
     Several launchers of one job may run on a host with one command: each is a node.
+
+    Returns:
+        With that name, and the lock, see `run_lock.lock`; None = somebody else has it.
     """
     for number in range(1, _MOST_LAUNCHERS + 1):
         node = config.node if number == 1 else f"{config.node}-{number}"
         if problem := run_lock.no_file(config.run_dir, node):
             config.lines.show(problem, level=ERROR)
-            return config, False
+            return config, None
         say = config.lines.show
-        if run_lock.lock(config.run_dir, node, job=config.run_id, say=say) is not None:
+        lock = run_lock.lock(config.run_dir, node, job=config.run_id, say=say)
+        if lock is not None:
             if number > 1:
                 say(
                     f"node {config.node} has a launcher of this job already: this one "
                     f"is node {node} (--node-name gives it another name)"
                 )
-            return msgspec.structs.replace(config, node=node), True
+            return msgspec.structs.replace(config, node=node), lock
         other = run_lock.owner(config.run_dir, node)
         beside = other is not None and other.lives and run_lock.same_job(other, config.run_id)
         if config.nodes is None or config.nodes.named or not beside:
             break
-    pid = _holder_in_words(run_lock.holder(config.run_dir, node))
+    config.lines.show(_in_use(config, node, other), level=ERROR)
+    return config, None
+
+
+def _in_use(config: RunConfig, node: str, owner: run_lock.Owner | None) -> str:
+    """Say who has the lock, and what to do about it."""
+    lives = owner is not None and owner.lives
+    pid = owner.pid if owner is not None and lives else run_lock.holder(config.run_dir, node)
+    if pid is not None and not lives:
+        return (
+            f"{config.run_dir} is in use: a launcher of node {node} has ended and left a process "
+            f"(pid {pid}), which may still write; end it (kill -KILL {pid}), and start this job "
+            "again"
+        )
+    which = "" if pid is None else f" (pid {pid})"
+    if pid is not None and process.state(pid) in {"T", "t"}:
+        which = f" (pid {pid}, which is stopped: kill -CONT {pid} lets it go on)"
     remedy = "give each its own --run-dir"
     if config.nodes is not None:
         remedy = "give each launcher of the job its own --node-name, and each job its own --run-dir"
-    config.lines.show(
-        f"{config.run_dir} is in use by another launcher{pid} of node {node}; "
-        f"{remedy}, or wait until the other one has ended",
-        level=ERROR,
+    return (
+        f"{config.run_dir} is in use by another launcher{which} of node {node}; "
+        f"{remedy}, or wait until the other one has ended"
     )
-    return config, False
-
-
-def _holder_in_words(pid: int | None) -> str:
-    if pid is None:
-        return ""
-    if process.state(pid) in {"T", "t"}:
-        return f" (pid {pid}, which is stopped: kill -CONT {pid} lets it go on)"
-    return f" (pid {pid})"
 
 
 def _fork_agent(
@@ -147,6 +157,7 @@ def _fork_agent(
     agents: socket.socket,
     signals: socket.socket,
     pulse: Pulse | None,
+    lock: int,
 ) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
@@ -168,7 +179,7 @@ def _fork_agent(
         os.setsid()  # Ctrl-C in the terminal reaches the front only, which passes it on
         from undaunted.fault_tolerance.agent.start import run_agent
 
-        code = run_agent(config, agents, pulse)
+        code = run_agent(config, agents, pulse, lock)
     except BaseException as error:  # noqa: BLE001 - the child must never return into the caller
         if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
             config.lines.show(_no_process(_NO_THREAD), level=ERROR)
@@ -282,7 +293,7 @@ def _end_ranks_of(config: RunConfig, agent_pid: int) -> None:
                     process.signal_pidfd(pidfd, signal.SIGKILL)
                 os.close(pidfd)
     stands = f"the agent of node {config.node} (pid {agent_pid}) stands still"
-    _say(config, f"{stands}: its ranks got SIGKILL, as the job may go on without this node")
+    _say(config, f"{stands}: its ranks got SIGKILL, as others stop or go on without this node")
 
 
 def _reap_orphans(agent_pid: int) -> None:

@@ -1,4 +1,4 @@
-"""One launcher per node and run directory: a lock, held until its last process has ended."""
+"""One launcher per node and run directory: a lock, held until its last rank has ended as well."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def owner(run_dir: str, node: str) -> Owner | None:
 def holder(run_dir: str, node: str) -> int | None:
     """Return a process that has the lock open, as far as can be seen; None = there is none.
 
-    That is the launcher, or what it has left behind: its agent.
+    That is the launcher, or what it has left behind: its agent, a rank.
     """
     path = os.path.realpath(_path(run_dir, node))
     pids = sorted(map(int, filter(str.isdigit, os.listdir("/proc"))))

@@ -58,7 +58,7 @@ class RoundState:
         replaced: by rank, the process that was started in the place of a lost one.
         inprocess: parts of restarts inside the processes, by call, number of the restart and name.
         restarts_inside: such a restart is under way.
-        pauses: in which the launcher stood still, in order.
+        pauses: in which the agent stood still, in order.
         done: iterations below this one were completed in the rounds before.
         kept: how many entries this state has.
     """
@@ -279,7 +279,7 @@ class LaunchState:
         blamed_nodes: node that ended a round first, by number; in a job of several nodes.
         inprocess_restarts: restarts inside of the processes.
         slow: by which share ranks of this node are slower than their peers, by rank.
-        paused_s: how long the launcher itself did not run.
+        paused_s: for how long the agent stood still while ranks ran.
         healthy: whether the last check of the node found nothing wrong; None = there was none.
         lost: events that are missing in the journal, as far as it says so itself.
         rank_events_lost: events of ranks that came too fast, by rank.

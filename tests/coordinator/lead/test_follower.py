@@ -1240,6 +1240,24 @@ def test_a_machine_that_stood_still_says_so():
     assert "stood still" not in harness.last(c.Say).text
 
 
+@pytest.mark.parametrize(("node", "lasts_s"), [("a", 35.5), ("b", 5.5)])
+def test_ranks_outlive_the_agent_of_a_leader_whom_nobody_replaces(node: str, lasts_s: float):
+    """Others replace those of another node, if the job can do without it."""
+    harness = Harness(node, away_timeout_s=30.0)
+    harness.running(replaceable=True, committee=(), fenced=False)
+    assert harness.follower.ranks_outlive_s(harness.now) == lasts_s
+
+
+@pytest.mark.parametrize("failed", [True, False])
+def test_ranks_that_have_failed_are_not_said_to_go_on(failed: bool):
+    harness = Harness(away_timeout_s=30.0).running(committee=(), fenced=False)
+    if failed:
+        harness.handle(c.Tell(m.NodeFailed("b", 1, "rank 1: exit code 1")))
+    harness.handle(c.Closed(harness.link, "reset"))
+    (said,) = [each.text for each in harness.all(c.Say) if "is gone" in each.text]
+    assert said.endswith("the ranks go on") == (not failed)
+
+
 def test_a_lease_that_is_over_is_found_when_it_would_be_renewed():
     """While a machine is suspended, its clock goes on and its timers do not."""
     harness = Harness().running()

@@ -360,7 +360,7 @@ def test_who_missed_a_leader_that_stood_still_hears_that_the_job_has_ended():
     harness.now += 15 * S
     harness.pass_time(0)
     assert harness.leader.state is LeaderState.LEADING, "they may have stood still as well"
-    harness.pass_time(7)
+    harness.pass_time(12)
     assert harness.leader.state is LeaderState.ENDED
     assert not harness.links
     assert c.Done() not in harness.out
@@ -417,6 +417,81 @@ def test_a_leader_that_stood_still_and_still_leads_decides_about_what_has_happen
     for node in "ac":
         harness.say(node, p.Renew(epoch=EPOCH))
     assert "node b is lost" in harness.heard("a", m.Stop)[0].reason
+
+
+def of_two(**config: object) -> Harness:
+    """A job of two nodes, so that nobody can replace its leader, which has stood still."""
+    harness = Harness(min_nodes=2, max_nodes=2, **config).running("ab")
+    harness.now += 20 * S
+    harness.lose("b", "end of file")
+    return harness
+
+
+def test_who_comes_back_to_a_leader_that_stood_still_and_nobody_could_replace_goes_on():
+    harness = of_two(max_restarts=0)
+    harness.pass_time(2, alive="a")
+    harness.hello("b", round=0, running=True, promised=EPOCH)
+    harness.pass_time(20, alive="ab")
+    assert not any(harness.heard(node, m.Stop | m.Decided) for node in "ab")
+    for node in "ab":
+        (said,) = harness.heard(node, m.Say)
+        assert "node a" in said.text
+        assert "stood still for 20.0 s" in said.text
+
+
+def test_who_does_not_come_back_to_a_leader_that_stood_still_is_not_to_blame():
+    harness = of_two()
+    harness.pass_time(9, alive="a")
+    assert not harness.heard("a", m.Stop)
+    harness.pass_time(2, alive="a")
+    (stop,) = harness.heard("a", m.Stop)
+    assert "node a" in stop.reason
+    harness.report("a", m.NodeStopped, 1)
+    (blamed,) = harness.heard("a", m.Blamed)
+    assert (blamed.node, blamed.lost) == ("a", True)
+
+
+def test_who_has_stopped_its_ranks_since_the_leader_stood_still_is_not_to_blame():
+    harness = of_two()
+    harness.hello("b", round=0, running=True, promised=EPOCH, follows=False)
+    about = {"detail": "the coordinator is gone", "victim": True, "cut_off": True}
+    harness.report("b", m.NodeFailed, 1, **about)
+    harness.pass_time(2, alive="ab")
+    assert harness.heard("b", m.Stop), "what is left of its round is stopped"
+    for node, number in (("a", 1), ("b", 2)):
+        harness.report(node, m.NodeStopped, number)
+    (blamed,) = harness.heard("a", m.Blamed)
+    assert (blamed.node, blamed.victims) == ("a", ())
+    assert "b had lost the coordinator as well" in blamed.line
+    harness.prepared("ab")
+    assert harness.heard("b", m.Start)[-1].round == 1
+
+
+def test_who_stops_its_ranks_before_its_loss_is_decided_about_joins_after_it():
+    harness = of_two()
+    harness.hello("b", round=0, running=True, promised=EPOCH, follows=False)
+    harness.report("b", m.NodeFailed, 1, detail="the coordinator is gone", victim=True)
+    harness.report("b", m.NodeStopped, 2)
+    harness.pass_time(2, alive="ab")
+    harness.report("a", m.NodeStopped, 1)
+    harness.prepared("ab")
+    assert harness.heard("b", m.Start)[-1].round == 1
+
+
+def test_a_leader_that_stood_still_starts_nothing_before_a_loss_is_decided_about():
+    harness = Harness(min_nodes=2, max_nodes=2)
+    for node in "ab":
+        harness.hello(node)
+    harness.prepared("b")
+    harness.now += 20 * S
+    harness.lose("b", "end of file")
+    harness.hello("b", promised=EPOCH, follows=False)
+    harness.say("a", p.Renew(epoch=EPOCH))
+    harness.prepared("a")
+    assert not harness.heard("a", m.Start), "b may be another launcher, which knows no table"
+    harness.pass_time(2, alive="ab")
+    harness.prepared("ab")
+    assert harness.heard("a", m.Start)
 
 
 def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
@@ -926,7 +1001,7 @@ def ended_while_it_stood_still() -> Harness:
     """The leader has lost both nodes as it stood still; they are back, and stop their ranks."""
     harness = Harness(min_nodes=2, max_nodes=2, max_restarts=0).running("ab")
     harness.now += 17 * S
-    harness.pass_time(7)
+    harness.pass_time(12)
     assert harness.leader.state is LeaderState.ENDED
     for node in "ab":
         harness.hello(node, round=0, running=True, promised=EPOCH)

@@ -83,7 +83,7 @@ def test_a_majority_of_the_committee_is_waited_for_in_any_case() -> None:
     ],
 )
 def test_who_is_missed_and_why(leader: Leader, why: str) -> None:
-    assert leader._losses() == [m.NodeLost("c", f"node c is lost: {why}")]
+    assert leader._losses(0) == [m.NodeLost("c", f"node c is lost: {why}")]
 
 
 def test_who_is_here_and_no_member() -> None:

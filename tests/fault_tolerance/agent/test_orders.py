@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
@@ -14,6 +15,8 @@ from undaunted.fault_tolerance.run_config import RunConfig
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
 CONFIG = RunConfig(
     run_id="x", node="here", nproc_per_node=1, max_restarts=9, kind="program", target="sleep",
@@ -36,6 +39,21 @@ class HeldTimers:
 
     def cancel(self) -> None:
         self.set_.clear()
+
+
+def test_rounds_of_a_later_start_of_the_job_have_later_epochs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    epochs = []
+
+    def obey(order: job.Command) -> None:
+        if isinstance(order, job.Start):
+            epochs.append(order.epoch)
+
+    for now_s in (1.8e9, 1.8e9 + 1):
+        monkeypatch.setattr(time, "time", lambda now_s=now_s: now_s)
+        asyncio.run(OwnOrders(CONFIG, Turns(), obey, print).join())
+    assert epochs == sorted(set(epochs))
 
 
 def test_restarts_pause_and_are_forgotten() -> None:

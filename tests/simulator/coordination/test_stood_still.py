@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from simulator.coordination.setup import Setup
-from tests.simulator.coordination.jobs import S, at, job
+from tests.simulator.coordination.jobs import S, at, finish, job
 
 NO_RESTART = Setup(3, 0, max_restarts=0)
+ALONE = Setup(2, 0, standalone=True, max_restarts=0)
 
 
 @pytest.mark.parametrize("etcd", [False, True])
@@ -23,6 +24,16 @@ def test_ends_as_the_others_have(lasts: float, etcd: bool) -> None:
     ((outcome, reason),) = set(cluster.checker.ended_as.values())
     assert (outcome, leader in reason) == ("failed", True)
     assert len(cluster.checker.ended_as) == 3
+
+
+@pytest.mark.parametrize("setup", [Setup(2, 0, max_restarts=0), ALONE])
+@pytest.mark.parametrize("lasts", [4, 15])
+def test_restarts_nothing_where_nobody_could_replace_it(setup: Setup, lasts: float) -> None:
+    leader = "coordinator" if setup.standalone else "n000"
+    cluster = job(setup, faults=[at(10, "pause", leader, lasts=lasts)])
+    cluster.simulation.run(60 * S)
+    assert cluster.checker.ledger.round == 0
+    assert finish(cluster) == "finished"
 
 
 @pytest.mark.parametrize("node", ["n000", "n001"])

@@ -156,8 +156,8 @@ class Follower:
         if not self.running:
             return 0.0
         others = self.config.store != "" or p.has_committee(self.knows.ledger)
-        leads = others and self._address == self.config.address
-        soon = self._is_fenced or self._replaceable or leads
+        leads = self._address == self.config.address
+        soon = self._is_fenced or (others if leads else self._replaceable)
         away_s = 0.0 if soon else self.config.away_timeout_s
         outlive_s = self._lease.seconds + away_s + OUTLIVE_S
         if not self._is_fenced:
@@ -582,7 +582,7 @@ class Follower:
                 f"the agent of node {self.config.node}, or its machine, stood still for {stood}, "
                 "and the others may go on without it"
             )
-        goes_on = self.running and absence.stop_ns > now
+        goes_on = self.running and absence.stop_ns > now and not self._reports.tell_of_end
         said = c.Say(self._gone + ("; the ranks go on" if goes_on else ""))
         waits = [] if self.running else self._say_wait()
         giveup = c.SetTimer("giveup", self._patience_s)
@@ -803,6 +803,11 @@ class Reports:
             if not isinstance(each.event, kinds)
             and not (isinstance(each.event, m.NodeFailed) and each.event.hang)
         ]
+
+    @property
+    def tell_of_end(self) -> bool:
+        """Return whether ranks of the round have failed, or all have finished."""
+        return any(isinstance(each.event, m.NodeFailed | m.NodeFinished) for each in self._kept)
 
     def to_send(self, *, new_leader: bool) -> list[p.Report]:
         """The reports that a leader needs: all, or what has not been acknowledged."""

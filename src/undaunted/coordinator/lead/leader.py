@@ -69,6 +69,8 @@ UNHELD = (
 LEFT = "the node of the coordinator has left the job"
 # How much longer it stays, at most, for followers that came back with ranks of the job.
 DRAINS_S = LONGEST_GRACE_S + STOP_MARGIN_S
+# After these the ranks of a node do not go on as if nothing had been.
+_OVER = m.NodeFailed | m.NodeStopped | m.NodeFinished
 
 
 class LeaderState(enum.Enum):
@@ -211,7 +213,6 @@ class Leader:
 
     def _begin(self, now: int) -> list[c.LeaderCommand]:
         self._preparation.began_ns = now
-        self._sessions.begin(now)
         lease = c.SetTimer("lease", self._lasts.renew_s)
         if self.state is LeaderState.RECOVERING:
             return [lease, *self._keep_epoch(), self._recovery_timer()]
@@ -270,7 +271,7 @@ class Leader:
     def _start_if_ready(self, now: int) -> list[c.LeaderCommand]:
         """Start the table that is being prepared, unless something is missing yet."""
         preparation = self._preparation
-        if not preparation.complete:
+        if not preparation.complete or self._undecided is not None:
             return []
         if not preparation.may_start(now):
             return [each for line in preparation.say(now) for each in self._tell_all(line)]
@@ -527,6 +528,8 @@ class Leader:
         """Offer a node to the policy, once nothing runs on it any more."""
         if self.state is LeaderState.RECOVERING:
             return self._recover(now) if self._all_are_back() else self._drain_older(session)
+        if session.node in self._missed:
+            return []  # its ranks may go on, see `_decide_late`
         if session.hello.running:
             return self._drain(session) + self._feed(m.NodeReturns(session.node), now)
         session.draining, version = False, self.ledger.version
@@ -546,13 +549,18 @@ class Leader:
             session.orders.clear()
         if self.state is LeaderState.RECOVERING:
             return []
-        returns = self._sessions.stood_still(now)
         commands = self._look_at_quorum(now)  # if it is this node that is cut off, that is why
         for node in [each.node for each in sessions]:
-            lost = m.NodeLost(node, f"node {node} is lost: {reason}", returns)
-            commands += self._feed(lost, now)
+            commands += self._feed(self._loss(node, reason, now), now)
         asks = [] if self._undecided is None else self._ask_absent()
         return [*commands, *asks, *self._look_at_committee(now)]
+
+    def _loss(self, node: str, reason: str, now: int) -> m.NodeLost:
+        """The loss of a node; one that this leader misses since it stood still is not to blame."""
+        lost = f"node {node} is lost: {reason}"
+        if not self._sessions.stood_still(now):
+            return m.NodeLost(node, lost)
+        return m.NodeLost(node, f"{self._stood}; {lost}", returns=True, culprit=self.config.node)
 
     def _drain(self, session: Session) -> list[c.LeaderCommand]:
         """Have a follower stop what it runs: that is no part of the job any more."""
@@ -581,59 +589,111 @@ class Leader:
         if self._has_quorum:
             return self._feed(m.QuorumRegained(), now)
         reason = self._who_is_needed(lacking) if lacking else UNHELD
-        if self._stood_s:
+        if self._undecided is not None or self._sessions.stood_still(now):
             reason = f"{self._stood}; {reason}"
         lost = m.QuorumLost(reason, self._lasts.grace_s, counts=bool(lacking))
         return self._feed(lost, now)
 
     # --- this process stood still ---------------------------------------------------------------
 
-    # For longer than a lease, so nobody counts on this leader any more, unless all stood still.
-    # All that has come meanwhile, as the end of connections, says nothing about the others: they
-    # may follow another leader. So nothing is decided before enough of them have renewed their
-    # leases, or too few are left.
+    # For so long that followers may have lost it, or for longer than a lease: then nobody counts on
+    # this leader any more, unless all stood still. All that has come meanwhile, as the end of
+    # connections, says nothing about the others: they may follow another leader, or look for this
+    # one. So nothing is decided before enough of them have renewed their leases, or too few are
+    # left; where no other one can lead, before those that have lost it had the time to come back.
 
     def _look_at_clock(self, now: int) -> list[c.LeaderCommand]:
         before, self._handled_ns = self._handled_ns, now
         stood_s = 0.0 if before is None else (now - before) / _NS
-        if stood_s <= self.config.lease_s or not self._others_may_lead:
+        if stood_s <= 2 * self._lasts.renew_s:
             return []
-        self._stood_s, self._undecided = stood_s, self._undecided or []
-        self._held_again = False
+        self._sessions.goes_on_ns, self._stood_s = now, stood_s
+        leads = self.state in {LeaderState.LEADING, LeaderState.RECOVERING}
+        if not leads or (self._others_may_lead and stood_s <= self.config.lease_s):
+            return []
+        self._undecided, self._held_again = self._undecided or [], False
         own = self._sessions.by_node.get(self.config.node)
+        if own is None or not self._others_may_lead:
+            return []
         said = m.Say(f"{self._stood}: another node may coordinate the job by now")
-        return [] if own is None else own.order(self._record.order(said))
+        return own.order(self._record.order(said))
 
     @property
     def _stood(self) -> str:
-        who = f"the agent of node {self.config.node}, or its machine,"
+        node = self.config.node
+        who = f"the agent of node {node}, or its machine," if node else "the coordinator"
         return f"{who} stood still for {format_duration(self._stood_s)}"
 
     @property
     def _others_may_lead(self) -> bool:
         """Whether another launcher may lead a job of this one, if this one is not heard of."""
-        if self.state not in {LeaderState.LEADING, LeaderState.RECOVERING}:
-            return False
-        return self.config.store or p.has_committee(self.ledger)
+        begun = self.ledger.round >= 0
+        return self.config.store or (begun and bool(register.members(self.ledger)))
+
+    @property
+    def _missed(self) -> set[str]:
+        """Nodes that this leader has lost since it stood still, before that is decided about."""
+        return {event.node for event in self._undecided or () if isinstance(event, m.NodeLost)}
 
     def _decide_late(self, now: int) -> list[c.LeaderCommand]:
-        """Tell the policy what has happened since then, once it is known whether this one leads."""
-        undecided = self._undecided
+        """Tell the policy what has happened since then, once it is known whether this one leads.
+
+        Nodes that have come back, and whose ranks run, were not lost.
+        """
+        undecided, missed = self._undecided, self._missed
         if undecided is None or not (self._is_counted_on(now) or not self._has_quorum):
             return []
-        self._undecided, self._stood_s = None, 0.0
+        self._undecided = None
+        reported = {event.node for event in undecided if isinstance(event, _OVER)}
+        back = [each for each in self._sessions.connected() if each.node in missed]
+        well = {each.node for each in back if self._goes_on(each) and each.node not in reported}
         # The others are away because of this one: that is the cause of all.
         undecided.sort(key=lambda event: not isinstance(event, m.QuorumLost))
-        return [command for event in undecided for command in self._feed(event, now)]
+        commands: list[c.LeaderCommand] = []
+        for event in undecided:
+            if not isinstance(event, m.NodeLost) or event.node not in well:
+                commands += self._feed(event, now)
+        for session in back:
+            if session.node not in well:
+                commands += self._admit(session, now)
+        if well and well == missed:
+            said = f"{self._stood}; all nodes follow the coordinator again, and the ranks go on"
+            commands += self._tell_all(m.Say(said))
+        return commands + self._look_at_start(now)
+
+    def _goes_on(self, session: Session) -> bool:
+        """Whether the ranks of the round that runs still run on this node."""
+        hello, number = session.hello, self.policy.round
+        seated = filter(self._sessions.is_here, self.ledger.table)
+        is_member = session.node in {seat.node for seat in seated}
+        return self.policy.running and is_member and hello.running and hello.round == number
 
     def _is_counted_on(self, now: int) -> bool:
         """Whether no other one can lead, as enough have said within a lease that they follow."""
+        if not self._others_may_lead:
+            return self._are_back(now)
         counting = self._sessions.counting(now)
         if not self.config.store:
             return not self._record.lacking(counting)
         table = self.ledger.table
         followed = 2 * sum(register.voter(seat) in counting for seat in table) > len(table)
         return self._held_again or (followed and len(table) > 1)
+
+    def _are_back(self, now: int) -> bool:
+        """Whether all follow that this leader had as it stood still, or had the time to come back.
+
+        That is as long as after a restart.
+        """
+        goes_on_ns, here = self._sessions.goes_on_ns or 0, self._sessions.connected()
+        if now - goes_on_ns >= self._come_back_ns:
+            return True
+        if self.state is LeaderState.RECOVERING or not self._missed <= {each.node for each in here}:
+            return False
+        return all(each.epoch == self.epoch and each.counts_ns >= goes_on_ns for each in here)
+
+    @property
+    def _come_back_ns(self) -> int:
+        return round((self.config.lease_s + AFTER_RESTART_S) * _NS)
 
     def _holds(self, now: int, *, held: bool) -> list[c.LeaderCommand]:
         """Others can see in the store that this leader is there, or not any more."""
@@ -761,7 +821,7 @@ class Leader:
         self.state = LeaderState.LEADING
         self.policy = self._restored_policy()
         commands: list[c.LeaderCommand] = [self._record.persist()]
-        for lost in self._losses():
+        for lost in self._losses(now):
             commands += self._feed(lost, now)
         for session in self._newcomers():
             commands += self._admit(session, now)
@@ -800,13 +860,10 @@ class Leader:
         self.recent = Recent({"config": self.config.policy, "restored": known})
         return JobPolicy.restored(self.config.policy, **known)
 
-    def _losses(self) -> list[m.NodeLost]:
+    def _losses(self, now: int) -> list[m.NodeLost]:
         """Members that are not here, and why."""
         missing = [seat for seat in self.ledger.table if not self._sessions.is_here(seat)]
-        return [
-            m.NodeLost(seat.node, f"node {seat.node} is lost: {self._why_not_here(seat)}")
-            for seat in missing
-        ]
+        return [self._loss(seat.node, self._why_not_here(seat), now) for seat in missing]
 
     def _why_not_here(self, seat: p.Seat) -> str:
         session = self._sessions.by_node.get(seat.node)
@@ -883,12 +940,12 @@ class Leader:
         if isinstance(event, m.Preempted):  # others keep the register before it goes
             session.leaves = True
             commands += self._look_at_committee(now)
-        if not session.draining:
-            return commands + self._feed(event, now)
-        if isinstance(event, m.NodeStopped) and event.round == session.hello.round:
+        draining, late = session.draining, session.node in self._missed
+        over = isinstance(event, m.NodeStopped) and event.round == session.hello.round
+        if over and (draining or late):
             session.hello = msgspec.structs.replace(session.hello, running=False)
             commands += self._admit(session, now)
-        return commands
+        return commands if draining else commands + self._feed(event, now)
 
     def _was_lost_in(self, number: int) -> bool:
         """Whether this leader has replaced another one that was lost in a round."""
@@ -1134,4 +1191,7 @@ class Leader:
             return True  # followers of the leader before
         if self._sessions.stood_still(now):
             return True  # what they have said meanwhile was not heard
+        goes_on_ns = self._sessions.goes_on_ns
+        if goes_on_ns is not None and goes_on_ns > since_ns - self._come_back_ns:
+            since_ns = goes_on_ns - round(self._stood_s * _NS) - self._come_back_ns
         return any(each.may_return(since_ns) for each in self._sessions.by_node.values())

@@ -373,9 +373,6 @@ class Say(_Message, frozen=True):
 
 
 # Words to others, and tasks of this node.
-
-
-# Words to others, and tasks of this node.
 ToOthers = Dial | Hangup | Send | Ask | Answer
 OfNode = Prepare | Deliver | StopRanks | Lead | StandDown | Missed | Found | Leave | GiveUp
 FollowerCommand = ToOthers | OfNode | SetTimer | Say

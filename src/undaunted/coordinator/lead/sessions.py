@@ -155,6 +155,7 @@ class Sessions:
     Attributes:
         lasts: the durations.
         voters: those that are there.
+        goes_on_ns: when this process went on last that had stood still; None = it never did.
         by_node: of all that have ever been here, connected or lost.
         by_link: those that are connected.
     """
@@ -163,12 +164,8 @@ class Sessions:
     voters: dict[register.Voter, None] = field(default_factory=dict)
     by_node: dict[str, Session] = field(default_factory=dict)
     by_link: dict[int, Session] = field(default_factory=dict)
-    _swept_ns: int | None = None  # when `silent` ran last; it is due every third of a lease
-    _late_sweep_ns: int | None = None  # the last run that was late: this process stood still before
-
-    def begin(self, now: int) -> None:
-        """Look for silence from now on."""
-        self._swept_ns = now
+    goes_on_ns: int | None = None  # since then, as this process stood still before
+    _swept_ns: int | None = None  # when `silent` ran last
 
     def connected(self) -> list[Session]:
         """Those that are, now: a list that does not change."""
@@ -218,10 +215,8 @@ class Sessions:
         Most say what was answered only with their next renewal, and have so much longer. If this
         process has stood still they have a lease from then on: they may have as well.
         """
-        if self._is_late(now):
-            self._late_sweep_ns = now
         self._swept_ns, since_ns = now, self._lease_before(now)
-        if self._late_sweep_ns is not None and self._late_sweep_ns > since_ns:
+        if self.goes_on_ns is not None and self.goes_on_ns > since_ns:
             return []
         answered_ns = since_ns - round(self.lasts.renew_s * _NS)
         return [
@@ -268,18 +263,12 @@ class Sessions:
 
         They are connected again in a moment.
         """
-        if self._is_late(now):
-            return True
-        if self._late_sweep_ns is None:
+        if self.goes_on_ns is None:
             return False
-        since_s = (now - self._late_sweep_ns) / _NS
+        since_s = (now - self.goes_on_ns) / _NS
         # Those that were not heard in the lease that they had from then on are missed only now.
         swept = now == self._swept_ns and since_s <= 1.5 * self.lasts.lease_s
         return swept or since_s < REDIAL_LONGEST_S  # they try again so soon
-
-    def _is_late(self, now: int) -> bool:
-        longest_ns = 2 * self.lasts.renew_s * _NS
-        return self._swept_ns is not None and now - self._swept_ns > longest_ns
 
     def _lease_before(self, now: int) -> int:
         return now - round(self.lasts.lease_s * _NS)

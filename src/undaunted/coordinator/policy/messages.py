@@ -117,11 +117,13 @@ class NodeLost(_Message, frozen=True):
 
     ``reason`` names the node, for a person: ``node b is lost: connection reset``.
     ``returns``: it is expected back in a moment, and keeps its place until then.
+    ``culprit``: the node to blame instead, "" = none of the job's; None = it is this one.
     """
 
     node: str
     reason: str
     returns: bool = False
+    culprit: str | None = None
 
 
 class NodeReturns(_Message, frozen=True):

@@ -9,9 +9,12 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
+from msgspec.structs import replace
+
 from undaunted import __version__
 from undaunted.base.recent import Recent
 from undaunted.base.timers import Timers
+from undaunted.coordinator import epoch
 from undaunted.coordinator.policy import messages as job
 from undaunted.coordinator.policy.budget import FORGET
 from undaunted.coordinator.policy.config import PolicyConfig
@@ -149,6 +152,7 @@ class OwnOrders:
             failure=failure,
         )
         self._policy, self._recent = JobPolicy(policy), Recent({"config": policy})
+        self._epoch = epoch.of_start(time.time())
 
     @property
     def leads(self) -> bool:
@@ -202,6 +206,8 @@ class OwnOrders:
         self._recent.note(time.monotonic_ns(), event, orders)
         for order in orders:
             match order:
+                case job.Start():
+                    self._carry_out(replace(order, epoch=self._epoch))
                 case job.Prepare(round=number):  # nobody else needs to learn the table
                     self.post(job.TableAccepted(number, "", 0))
                 case job.SetTimer(name, number, delay_s) if name.startswith(_TIMED):
@@ -210,6 +216,9 @@ class OwnOrders:
                 case job.SetTimer():
                     pass  # the others are about waiting for other nodes
                 case _:
-                    if self._rounds is not None:
-                        self._rounds.obey(order)
-                    self._obey(order)
+                    self._carry_out(order)
+
+    def _carry_out(self, order: job.Command) -> None:
+        if self._rounds is not None:
+            self._rounds.obey(order)
+        self._obey(order)

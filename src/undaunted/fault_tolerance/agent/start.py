@@ -12,10 +12,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from undaunted.base import process
+from undaunted.base.descriptors import move_high
 from undaunted.base.text import count, one_line
 from undaunted.fault_tolerance.agent.begun import Begun, StackPipes
 from undaunted.fault_tolerance.agent.environment import numa_problem, shared_environment
 from undaunted.fault_tolerance.output.lines import ERROR
+from undaunted.fault_tolerance.run_lock import NO_LOCKS
 from undaunted.fault_tolerance.worker.preload import LATER, template_modules
 from undaunted.fault_tolerance.worker.prologue import Prologue, read_prologue
 from undaunted.fault_tolerance.worker.spawner import Spawner
@@ -35,8 +37,11 @@ _FDS_BESIDES = 50
 _LONGEST = 90  # of a reason in a line
 
 
-def run_agent(config: RunConfig, front: socket.socket, pulse: Pulse | None = None) -> int:
-    """Run the job; return the launcher's exit code. Called in the forked agent process."""
+def run_agent(config: RunConfig, front: socket.socket, pulse: Pulse | None, lock: int) -> int:
+    """Run the job; return the launcher's exit code. Called in the forked agent process.
+
+    Ranks keep the lock as well: one that outlives its launcher may write, so nobody begins then.
+    """
     process.become_subreaper()
     if config.gpus_per_numa and (problem := numa_problem(config, os.environ)):
         config.lines.show(problem, level=ERROR)
@@ -47,7 +52,7 @@ def run_agent(config: RunConfig, front: socket.socket, pulse: Pulse | None = Non
         config.lines.show(error.strerror or str(error), level=ERROR)
         return _CANNOT_START
     try:
-        begun = replace(_begin(config, metrics), pulse=pulse)
+        begun = replace(_begin(config, metrics, lock), pulse=pulse)
     except OSError as error:
         config.lines.show(_cannot_start(config, error), level=ERROR)
         return _CANNOT_START
@@ -72,17 +77,18 @@ def _cannot_start(config: RunConfig, error: OSError) -> str:
     return f"{what}: {error.filename}" if error.filename else what
 
 
-def _begin(config: RunConfig, metrics: socket.socket | None) -> Begun:
+def _begin(config: RunConfig, metrics: socket.socket | None, lock: int) -> Begun:
     needed = _FDS_BESIDES + _FDS_PER_RANK * config.nproc_per_node
     if resource.getrlimit(resource.RLIMIT_NOFILE)[0] < needed:
         raise OSError(errno.EMFILE, f"that takes {needed} file descriptors")
     area = PageArea.create(config.nproc_per_node)
     pipes = StackPipes(config.nproc_per_node)
     signals = StackPipes(config.nproc_per_node, resource.getpagesize())
+    locks = () if lock == NO_LOCKS else (move_high(lock),)
     spawner = Spawner(
         python=config.python,
         warm=config.worker_start == "warm" and config.kind != "program",
-        pass_fds=(*area.fds(), *pipes.write, *signals.write),
+        pass_fds=(*area.fds(), *pipes.write, *signals.write, *locks),
     )
     # A variable that is read when a process starts must be as in the workers' environments: workers
     # for which it differs cannot be forked from the template.

@@ -210,7 +210,7 @@ def _of_launch(launch: LaunchState, now: Now | None) -> list[Family]:
         ).add(launch.lost if now is None else now.events_lost),
         Family(
             "undaunted_launcher_paused_seconds_total",
-            "Time in which the launcher itself did not run.",
+            "Time for which the launcher's agent, or its machine, stood still while ranks ran.",
         ).add(launch.paused_s),
         Family("undaunted_node_healthy", "1 if the last check found nothing wrong, else 0.").add(
             launch.healthy
