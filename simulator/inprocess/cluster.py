@@ -384,6 +384,9 @@ class Rank:
         self._ping_ns = 0
         self._deaf = False
         self._swallowed = False  # an interruption
+        self._stopping = False  # it was told, and the function has not ended yet
+        self._held = False  # the function is where no interruption comes
+        self._dismissed = False  # the function does not know it yet
         self._stage = 0  # timers of an earlier one are over
         self._connection = -1
         self._commands: list[s.Command] = []
@@ -457,6 +460,8 @@ class Rank:
         self._later("patience", longest_ms, longest_ms)
 
     def _hear(self, message: m.ToRank) -> None:
+        if self._held:
+            return
         match message:
             case m.Record():
                 self._begin(message)
@@ -466,6 +471,7 @@ class Rank:
                 if self._deaf and self.phase is Phase.RUNNING:
                     self._swallowed = True
                 else:
+                    self._stopping = True
                     self._later("stopped", 1, 30)
             case m.Finished():
                 self._out("finished", message.call)
@@ -474,14 +480,19 @@ class Rank:
             case m.End(kind=kind):
                 self._out(kind, message.call)
                 self._later("exit", 1, 100)
+            case m.Dismissed() if self._swallowed and self.phase is Phase.RUNNING:
+                self._dismissed = True  # which it swallows, too
             case m.Dismissed():
-                self._out("dismissed")
-                self._later("exit", 1, 100)
+                self._dismiss()
+
+    def _dismiss(self) -> None:
+        self._out("dismissed")
+        self._later("exit", 1, 100)
 
     def _begin(self, record: m.Record) -> None:
         self.record, self._call = record, record.call
         self._rejoin = False
-        self._ping_ns, self._deaf, self._swallowed = 0, False, False
+        self._ping_ns, self._deaf, self._swallowed, self._stopping = 0, False, False, False
         self._stage += 1  # the wait for the record is over; a reserve's next one has no limit
         self._cluster.checker.told(self, record)
         if not self._assign(record):
@@ -509,6 +520,8 @@ class Rank:
     def _continue(self, what: str) -> None:
         epoch = -1 if self.record is None else self.record.epoch
         match what:
+            case "work" if self._dismissed:
+                self._dismiss()
             case "work":
                 self._rest(Phase.WAITING)
                 self._say(m.Completed(self._call, self.job_rank, epoch))
@@ -547,7 +560,7 @@ class Rank:
                 self._later("exit", 1, 20_000)
             case "block" if self.phase is Phase.RUNNING:
                 self._stage += 1
-                self._ping_ns = self._now
+                self._ping_ns, self._held = self._now, self._stopping
             case "swallow":
                 self._deaf = True
             case "stick":

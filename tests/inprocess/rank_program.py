@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from undaunted.inprocess import CallWrapper
 
 LONG_S = 80.0
+late: list[int] = []  # pids
 
 
 def tell(**what: Any) -> None:
@@ -35,6 +36,12 @@ def rank() -> int:
 
 def world() -> int:
     return int(os.environ["WORLD_SIZE"])
+
+
+def is_gone(pid: int) -> bool:
+    from undaunted.base import process
+
+    return process.state(pid) in ("", "Z")
 
 
 def everyone_is_here(call: CallWrapper, mark: str = "here") -> None:
@@ -69,6 +76,25 @@ def one_fails(call: CallWrapper, who: int, how: str) -> dict[str, int]:
         time.sleep(LONG_S)
     everyone_is_here(call)
     return {"iteration": call.iteration, "rank": rank(), "world": world()}
+
+
+def one_is_late(call: CallWrapper) -> list[bool]:
+    """One holds the GIL where nothing limits that, while another one raises.
+
+    Returns whether that process has ended when the function is called again.
+    """
+    if call.iteration == 0:
+        call.store.set(f"pid {rank()}", str(os.getpid()))
+        everyone_is_here(call)
+        late.append(int(call.store.get("pid 1")))
+        everyone_is_here(call, "all of it is known")
+        if rank() == 0:
+            raise RuntimeError("a fault elsewhere")
+        if rank() == 1:
+            with call.disable_hang_protection():
+                lock_the_gil()
+        time.sleep(LONG_S)
+    return [is_gone(pid) for pid in late]
 
 
 def all_fail(call: CallWrapper) -> int:
@@ -243,6 +269,7 @@ SCENARIOS = {
         take_turns_watched,
         one_is_waited_for,
         one_fails,
+        one_is_late,
         all_fail,
         one_is_in_atomic,
         collectives,

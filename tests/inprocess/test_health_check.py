@@ -49,12 +49,13 @@ def test_no_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_cuda_works(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[str] = []
+    threads: list[int] = []
     monkeypatch.setitem(
-        sys.modules, "torch", with_cuda(lambda: calls.append(threading.current_thread().name))
+        sys.modules, "torch", with_cuda(lambda: threads.append(threading.get_ident()))
     )
     assert CudaHealthCheck()(STATE) is STATE
-    assert calls == ["undaunted-CudaHealthCheck", threading.current_thread().name]
+    in_time, after = threads
+    assert in_time != threading.get_ident() == after
 
 
 def test_cuda_hangs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,14 @@ def test_one_that_cannot_be_interrupted_is_ended(tmp_path: Path, how: str) -> No
     assert results == [2, 2]
 
 
+def test_the_others_wait_for_the_end_of_one_that_is_late(tmp_path: Path) -> None:
+    limits = {**SHORT, "heartbeat_timeout": 4, "heartbeat_interval": 1, "barrier_timeout": 5}
+    with Job(tmp_path, 3, "one_is_late", limits=limits) as job:
+        outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [0, -15, 0], [each.stderr for each in outcomes]
+    assert [outcomes[rank].results() for rank in (0, 2)] == [[[True]], [[True]]]
+
+
 @pytest.mark.parametrize(
     ("how", "says"),
     [

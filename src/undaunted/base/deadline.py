@@ -36,8 +36,10 @@ def in_time(seconds: float, call: Callable[[], T]) -> T:
     thread.start()
     thread.join(seconds)
     if results:
-        return results[0]
-    raise errors[0] if errors else TimeoutError(errno.ETIMEDOUT, f"no answer within {seconds:g} s")
+        return results.pop()  # or a cycle would keep it, if it has an error of the call
+    raise (
+        errors.pop() if errors else TimeoutError(errno.ETIMEDOUT, f"no answer within {seconds:g} s")
+    )
 
 
 def within(seconds: float, call: Callable[[], T], otherwise: T) -> T:

@@ -7,6 +7,8 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.sizes import whole
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,7 +20,14 @@ def place() -> tuple[int, int]:
     torch = _torch()
     if torch is not None:
         return int(torch.distributed.get_rank()), int(torch.distributed.get_world_size())
-    return _number("RANK", 0), _number("WORLD_SIZE", 1)
+    return whole(os.environ.get("RANK")) or 0, whole(os.environ.get("WORLD_SIZE")) or 1
+
+
+def ranks_of_a_node() -> int:
+    """Return how many ranks a node has: as the launcher says, else one for each of its GPUs."""
+    import torch
+
+    return whole(os.environ.get("LOCAL_WORLD_SIZE")) or max(1, int(torch.cuda.device_count()))
 
 
 def has_group() -> bool:
@@ -111,8 +120,3 @@ def _torch() -> Any:
         return None
     dist = torch.distributed
     return torch if dist.is_available() and dist.is_initialized() else None
-
-
-def _number(name: str, default: int) -> int:
-    value = os.environ.get(name, "")
-    return int(value) if value.isascii() and value.isdigit() else default

@@ -10,6 +10,7 @@ from datetime import timedelta
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.sizes import whole
 from undaunted.inprocess.abort import AbortTorchDistributed
 from undaunted.inprocess.compose import Compose
 from undaunted.inprocess.core.messages import Limits
@@ -201,8 +202,8 @@ def _has_distributed() -> bool:
 
 
 def _with_device_checks(health_check: Callable[..., Any] | None) -> Callable[..., Any] | None:
-    local_rank = os.environ.get("LOCAL_RANK", "")
-    if not (local_rank.isascii() and local_rank.isdigit()):
+    device = whole(os.environ.get("LOCAL_RANK"))
+    if device is None:
         return health_check
     from undaunted.inprocess.health_check import (
         ChainedGPUHealthCheck,
@@ -213,7 +214,6 @@ def _with_device_checks(health_check: Callable[..., Any] | None) -> Callable[...
     users: tuple[Any, ...] = () if health_check is None else (health_check,)
     if isinstance(health_check, Compose):
         users = health_check.instances
-    device = int(local_rank)
     composed: Callable[..., Any] = Compose(
         *users,
         ChainedGPUHealthCheck(device_index=device),

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import queue
 import sys
-import threading
 from typing import TYPE_CHECKING, Any
 
+from undaunted.base.deadline import within
 from undaunted.inprocess.exception import TimeoutError as TookTooLong
 
 if TYPE_CHECKING:
@@ -29,21 +28,18 @@ def call_within(timeout: timedelta, fn: Callable[[], Any], name: str) -> Any:
         TimeoutError: it takes longer.
         BaseException: any error of ``fn``.
     """
-    outcome: queue.SimpleQueue[tuple[Any, BaseException | None]] = queue.SimpleQueue()
     set_device = _device_setter()
 
-    def run() -> None:
+    def outcome() -> tuple[Any, BaseException | None]:
         try:
             set_device()
-            outcome.put((fn(), None))
+            return fn(), None
         except BaseException as error:  # noqa: BLE001 - raised again by the caller
-            outcome.put((None, error))
+            return None, error
 
-    threading.Thread(target=run, name=f"undaunted-{name}", daemon=True).start()
-    try:
-        result, error = outcome.get(timeout=timeout.total_seconds())
-    except queue.Empty:
-        raise TookTooLong(f"{name} has taken longer than {timeout}") from None
+    late: BaseException | None = TookTooLong(f"{name} has taken longer than {timeout}")
+    result, error = within(timeout.total_seconds(), outcome, (None, late))
+    del late
     try:
         if error is not None:
             raise error

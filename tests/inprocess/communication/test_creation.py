@@ -63,6 +63,7 @@ def test_what_an_abort_keeps_open_is_released(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_abort_without_a_watch_does_nothing() -> None:
+    assert not creation.forbid()
     creation.abort()
 
 
@@ -111,7 +112,7 @@ def test_after_an_abort_no_group_is_made_until_the_watch_is_left() -> None:
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
     with creation.watch():
-        creation.abort()
+        creation.forbid()
         with pytest.raises(creation.CreationAbortedError, match="restarted"):
             make()
     assert not dist.is_initialized()
@@ -143,7 +144,7 @@ def test_who_waits_for_the_server_is_told(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setattr(stores, "is_served", is_served)
     with creation.watch():
-        aborter = threading.Thread(target=lambda: asked.wait(30) and creation.abort())
+        aborter = threading.Thread(target=lambda: asked.wait(30) and creation.forbid())
         aborter.start()
         with pytest.raises(creation.CreationAbortedError):
             dist.init_process_group("gloo", timeout=TIMEOUT)

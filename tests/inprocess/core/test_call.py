@@ -196,15 +196,29 @@ def test_two_processes_with_one_job_rank() -> None:
 # --- upper bounds ---------------------------------------------------------------------------------
 
 
-def test_who_has_not_joined_in_time_is_lost() -> None:
+@pytest.mark.parametrize(
+    "gone", [Job().leave(3), Job().lost(3), c.Unreachable((3,), "it is cut off")]
+)
+def test_who_has_not_joined_in_time_is_waited_for_until_it_is_gone(
+    gone: m.Leave | m.Lost | c.Unreachable,
+) -> None:
     job = running().feed(Job().fault(0)).joins(1, 0, 1, 2)
     job.all_told()
     assert job.timers["barrier 0 1"] == 120.0
-    job.feed(c.TimerFired("barrier 0 1"))
-    assert isinstance(job.told(3)[0], m.Dismissed)
-    record = record_of(job)
+    job.feed(c.TimerFired("barrier 0 1")).joins(1, 3)
+    assert job.all_told() == {3: ["Dismissed"]}
+    record = record_of(job.feed(gone))
     assert record.members == (0, 1, 2)
-    assert record.reasons[-1].kind == "UNRESPONSIVE"
+    assert record.reasons[-1].job_rank == 3
+
+
+def test_who_is_late_hears_it_again_when_its_guard_is_back() -> None:
+    job = running().feed(Job().fault(0)).joins(1, 0, 1, 2).feed(c.TimerFired("barrier 0 1"))
+    stop, _ = job.told(3)
+    job.all_told()
+    assert isinstance(stop, m.Stop)
+    job.feed(m.Resume(job.enter(3), job.controller.calls[0].record, stop, ()))
+    assert job.all_told() == {3: ["Stop", "Dismissed"]}
 
 
 def test_completion_timeout() -> None:

@@ -291,9 +291,35 @@ def test_one_that_was_dismissed_comes_to_an_end_with_its_recovery(running: Story
     fresh = {"auto_ns": 10_000 * NS, "phase": Phase.RECOVERING}
     running.do(STOP, at=50)
     assert running.look(170, **fresh) == []
-    running.do(m.Dismissed(0, 2, ""), at=170)
+    running.do(m.Dismissed(0, 2, "it is late"), at=170)
+    [report] = running.look(**fresh)
+    assert (report.message.reason.text, running.seconds) == ("it is late", 170.0)
     assert running.look(**fresh)[0] == TERM
     assert running.seconds == 260.0
+
+
+@pytest.mark.parametrize("unguarded", [0, 1])
+def test_one_that_was_dismissed_in_the_function_is_ended_soon(
+    running: Story, unguarded: int
+) -> None:
+    fresh = {"auto_ns": 10_000 * NS, "phase": Phase.RUNNING, "unguarded": unguarded}
+    running.do(STOP, at=50)
+    assert running.look(60, **fresh) == []
+    running.do(m.Dismissed(0, 2, "it is late"), at=60)
+    assert running.look(64, **fresh) == []
+    assert running.do(c.LinkDown(), c.LinkUp(), at=64)[-1].message.said == ()  # it has not left
+    assert running.look(**fresh)[0] == TERM
+    assert running.seconds == 65.0
+    lost, _ = running.do(c.ProcessEnded("was killed by SIGTERM"))
+    assert lost.message.reason.text.startswith("it is late; it has not left the function for 5.0 s")
+
+
+def test_one_that_was_dismissed_has_left_when_its_function_has(running: Story) -> None:
+    running.do(STOP, m.Dismissed(0, 2, "it is late"), at=50)
+    assert running.look(50, phase=Phase.RUNNING) == []
+    [report] = running.look(phase=Phase.OUTSIDE)
+    assert isinstance(report.message, m.Leave)
+    assert running.look(phase=Phase.OUTSIDE) == []
 
 
 def test_nobody_looks_while_nothing_is_called(running: Story) -> None:

@@ -47,7 +47,8 @@ def names_of_megatron() -> dict[str, Any]:
 
 def parameters(function: Any) -> dict[str, Any]:
     found = inspect.signature(function).parameters.values()
-    return {each.name: each.default for each in found if each.name not in ("self", "cls")}
+    named = [each for each in found if each.kind is not each.VAR_KEYWORD]
+    return {each.name: each.default for each in named if each.name not in ("self", "cls")}
 
 
 def check_call(theirs: Any, ours: Any, name: str) -> None:

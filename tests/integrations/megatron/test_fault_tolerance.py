@@ -25,9 +25,8 @@ CLOSING = "the out-of-section timeout won't be updated as the FT is not closing 
 
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
-    ft._of_process = ft._OfProcess()
     yield
-    ft._of_process = ft._OfProcess()
+    ft.abort()
     if isinstance(writer_module.current, writer_module.PageWriter):
         writer_module.current.detach()
     writer_module.current = writer_module._NotYet()

@@ -22,6 +22,8 @@ from undaunted.progress import writer as writer_module
 from undaunted.progress.area import PageArea
 from undaunted.progress.layout import STOPPED_ALONE
 
+MAPPING = "megatron.core.dist_checkpointing.mapping"
+
 
 @pytest.fixture(autouse=True)
 def none_left():
@@ -79,8 +81,7 @@ def test_what_is_saved_and_when():
 def megatron(monkeypatch, sharded):
     for name in ("megatron", "megatron.core", "megatron.core.dist_checkpointing"):
         monkeypatch.setitem(sys.modules, name, SimpleNamespace())
-    mapping = SimpleNamespace(ShardedObject=sharded)
-    monkeypatch.setitem(sys.modules, "megatron.core.dist_checkpointing.mapping", mapping)
+    monkeypatch.setitem(sys.modules, MAPPING, SimpleNamespace(ShardedObject=sharded))
 
 
 def test_a_megatron_that_saves_in_another_way_is_refused_as_the_job_starts(monkeypatch):
@@ -104,14 +105,31 @@ def test_what_belongs_to_a_rank_is_a_sharded_object(monkeypatch):
     assert "large_value_counts" in data
 
 
-def test_another_process_goes_on(monkeypatch):
+@pytest.fixture(params=["alone", pytest.param("with Megatron", marks=pytest.mark.integration)])
+def saved(request, monkeypatch):
+    """Returns the state of a machine as a checkpoint gives it back, with Megatron and without."""
+    if request.param == "alone":
+        monkeypatch.setitem(sys.modules, MAPPING, None)
+        return lambda machine: machine.state_dict(None, "torch_dist")
+    mapping = pytest.importorskip(MAPPING)
+
+    def save(machine):
+        state = machine.state_dict(None, "torch_dist")
+        assert isinstance(state["sharded"], mapping.ShardedObject)
+        return {**state, "sharded": state["sharded"].data}  # Megatron loads what is in it
+
+    return save
+
+
+@pytest.mark.filterwarnings("ignore")  # of Megatron, about what else is not installed
+def test_another_process_goes_on(monkeypatch, saved):
     monkeypatch.setenv("LOCAL_RANK", "0")
     machine = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)
     odd(machine)
-    saved = machine.state_dict(None, "torch_dist")
+    state = saved(machine)
     monkeypatch.setenv("LOCAL_RANK", "1")
     later = RerunStateMachine(mode=RerunMode.VALIDATE_RESULTS)
-    later.load_state_dict(saved)
+    later.load_state_dict(state)
     assert later.state is RerunState.WILL_RERUN_FROM_CHECKPOINT
     while later.should_run_forward_backward(None):
         later.validate_result(2.0, math.isnan, "loss")
@@ -190,8 +208,9 @@ def step(machine, *results):
     return runs, machine.should_checkpoint_and_exit()
 
 
+@pytest.mark.filterwarnings("ignore")  # of Megatron, about what else is not installed
 @pytest.mark.parametrize("kind", rerun.RerunDiagnostic)
-def test_injected_errors_are_found_out(kind, monkeypatch):
+def test_injected_errors_are_found_out(kind, monkeypatch, saved):
     monkeypatch.setenv("LOCAL_RANK", "0")
     random_state, verdicts = random.getstate(), []
 
@@ -207,10 +226,10 @@ def test_injected_errors_are_found_out(kind, monkeypatch):
     follows = step(one, 1.0, 1.0)
     if kind is not rerun.RerunDiagnostic.TRANSIENT_ERROR:
         assert follows == (2, (True, True, 16))
-        saved = one.state_dict(None, "torch_dist")
+        state = saved(one)
         monkeypatch.setenv("LOCAL_RANK", "1")
         one = machine()
-        one.load_state_dict(saved)
+        one.load_state_dict(state)
         follows = step(one, 1.0)
     assert follows[1] == (False, True, 17)
     assert verdicts[0].diagnostic is kind

@@ -45,6 +45,18 @@ def nobody_is_waited_for(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Call, "_record_if_all_joined", early)
 
 
+def late_ranks_are_forgotten(patch: pytest.MonkeyPatch) -> None:
+    """The record is made when they are dismissed, not when they have left."""
+    original = Call._barrier_timeout
+
+    def hasty(call: Call) -> Any:
+        commands = original(call)
+        reasons = [m.Reason("UNRESPONSIVE", job_rank) for job_rank in sorted(call._late)]
+        return commands + call.lose(reasons, call.began_ns)
+
+    patch.setattr(Call, "_barrier_timeout", hasty)
+
+
 def a_new_controller_takes_any_record(patch: pytest.MonkeyPatch) -> None:
     """It goes on from the lowest record instead of the highest."""
 
@@ -100,6 +112,13 @@ BUGS = [
         ("raise", "kill", "slow"),
     ),
     Bug(
+        "late ranks are forgotten",
+        late_ranks_are_forgotten,
+        "no rank in two epochs",
+        Setup(4, longest_ms=30_000, limits=m.Limits(barrier_timeout=3.0)),
+        ("swallow", "raise"),
+    ),
+    Bug(
         "a new controller takes any record",
         a_new_controller_takes_any_record,
         "the same record everywhere",
@@ -128,7 +147,9 @@ BUGS = [
             2,
             moves=True,
             longest_ms=30_000,
-            limits=m.Limits(heartbeat_timeout=2.0, completion_timeout=10.0),
+            limits=m.Limits(
+                heartbeat_timeout=2.0, completion_timeout=10.0, termination_grace_time=0.0
+            ),
         ),
         ("move",),
     ),

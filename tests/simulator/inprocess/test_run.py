@@ -88,6 +88,12 @@ def test_a_function_that_has_swallowed_an_interruption_returns(seed: int) -> Non
     assert not result.problem
 
 
+def test_the_others_wait_for_the_end_of_a_rank_that_is_late() -> None:
+    """Its guard stood still and told it late to stop: it had time beyond the others' limit."""
+    result = run(vary(410560, 8), 410560)
+    assert not result.problem
+
+
 @pytest.mark.parametrize("seed", [205425, 206396])
 def test_late_messages_of_an_older_connection_do_not_count(seed: int) -> None:
     """They were taken for those of a newer one, since they came after its first message."""

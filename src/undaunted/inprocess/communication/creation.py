@@ -96,8 +96,7 @@ class Creations:
             return bool(self._underway) or gloo.connects_late()
 
     def abort(self) -> None:
-        """End all waits in the making of a group, and let no other group be made."""
-        self._aborted.set()
+        """End all waits in the making of a group, after `forbid`."""
         late = c10d.groups() if gloo.connects_late() else []
         for attempt in range(_ROUNDS):
             with self._changed:
@@ -145,7 +144,7 @@ def forbid() -> bool:
 
 
 def abort() -> None:
-    """Abort the making of groups; no group can be made before the present `watch` is left."""
+    """Abort the making of groups, after `forbid`."""
     if _active is not None:
         _active.abort()
 

@@ -103,6 +103,7 @@ class Call:
     stop: m.Stop | None = None
     outcome: m.Finished | m.End | None = None
     _joins: dict[int, m.Join] = field(default_factory=dict)
+    _late: set[int] = field(default_factory=set)  # members that were dismissed, and are to leave
     _reasons: tuple[m.Reason, ...] = ()
     _completed: set[int] = field(default_factory=set)
     _returned: bool = False  # the function has returned in one of these
@@ -170,7 +171,7 @@ class Call:
     def _join(self, join: m.Join, now: int) -> list[c.ControllerCommand]:
         job_rank = join.job_rank
         gathered = self.state is CallState.GATHERING and join.epoch == self.epoch
-        if not gathered or job_rank in self._joins:
+        if not gathered or job_rank in self._joins or job_rank in self._late:
             return []
         self._joins[job_rank] = join
         self._last = job_rank
@@ -251,7 +252,7 @@ class Call:
         if what == "barrier" and self._pauses:
             return []  # all have joined
         if what == "barrier" and self.state is CallState.GATHERING:
-            return self._barrier_timeout(now)
+            return self._barrier_timeout()
         if what == "completion" and self.state is CallState.RUNNING:
             return self._completion_timeout(now)
         return []
@@ -280,7 +281,7 @@ class Call:
             commands.append(c.Tell((job_rank,), record))
         if self.stop is not None:
             commands.append(c.Tell((job_rank,), self.stop))
-        return commands
+        return commands + ([self._dismiss_late(job_rank)] if job_rank in self._late else [])
 
     def waits(self, resume: m.Resume, now: int) -> list[c.ControllerCommand]:
         """A rank has waited since before this controller knew of it: its limit counts from then."""
@@ -311,6 +312,7 @@ class Call:
         job_rank = reason.job_rank
         self.members.discard(job_rank)
         self._joins.pop(job_rank, None)
+        self._late.discard(job_rank)
         self._completed.discard(job_rank)
         self.out[job_rank] = reason.text or reason.kind
 
@@ -425,18 +427,26 @@ class Call:
     def _completion_timer(self, waited_s: float = 0.0) -> c.ControllerCommand:
         return self._timer("completion", max(0.0, self.enter.limits.completion_timeout - waited_s))
 
-    def _barrier_timeout(self, now: int) -> list[c.ControllerCommand]:
+    def _barrier_timeout(self) -> list[c.ControllerCommand]:
+        """Dismiss the ranks that are missing. They count until their guards say that they left.
+
+        The function may still run in one of them: no other rank may be in the next epoch by then.
+        """
         missing = sorted(self.members - self._joins.keys())
-        within = f"within {self.enter.limits.barrier_timeout:g} s (barrier_timeout)"
         if self.epoch == 0:
             names = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-            text = f"{len(missing)} of {self.enter.world_size} ranks have not come {within}"
+            text = f"{len(missing)} of {self.enter.world_size} ranks have not come {self._within}"
             return self.end("barrier", f"{text}: {names}")
-        text = f"it has not joined epoch {self.epoch} {within}"
-        dismissed = [dismiss(self.number, job_rank, text) for job_rank in missing]
-        return dismissed + self.lose(
-            [m.Reason("UNRESPONSIVE", job_rank, text=text) for job_rank in missing], now
-        )
+        self._late.update(missing)
+        return [self._dismiss_late(job_rank) for job_rank in missing]
+
+    def _dismiss_late(self, job_rank: int) -> c.ControllerCommand:
+        text = f"it has not joined epoch {self.epoch} {self._within}"
+        return dismiss(self.number, job_rank, text)
+
+    @property
+    def _within(self) -> str:
+        return f"within {self.enter.limits.barrier_timeout:g} s (barrier_timeout)"
 
     def _completion_timeout(self, now: int) -> list[c.ControllerCommand]:
         limit_s = self.enter.limits.completion_timeout

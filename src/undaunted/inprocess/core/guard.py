@@ -37,6 +37,7 @@ _MARGIN_S = 0.001
 # For people: the progress that a rank has not shown.
 _TURNS = "its Python interpreter has not turned"
 _PINGS = "it has not called ping()"
+_STAYS = "it has not left the function"
 
 
 @dataclass(slots=True)
@@ -53,6 +54,7 @@ class RankCall:
         stop: of that record's epoch.
         said: the rank's messages since that record.
         over: whether the call is over for this rank: it has heard the outcome, or has left.
+        dismissed: why it has to leave, until it has left; None = it has not.
     """
 
     enter: m.Enter
@@ -61,6 +63,7 @@ class RankCall:
     stop: m.Stop | None = None
     said: list[m.Said] = field(default_factory=list)
     over: bool = False
+    dismissed: m.Dismissed | None = None
 
     @property
     def epoch(self) -> int:
@@ -107,13 +110,16 @@ class RankCall:
             case m.Finished() | m.End():
                 self.ended, self.over = message, True
             case m.Dismissed():
-                self.leave(message.text)
+                self.dismissed, self.over = message, True
         return True
 
-    def leave(self, text: str) -> None:
-        """The rank has to leave: from now on it counts as having said `Leave`."""
+    def leave(self, text: str) -> m.Leave:
+        """The rank has left: from now on it counts as having said `Leave`, which is returned."""
         reason = m.Reason("UNRESPONSIVE", self.enter.job_rank, text=text)
-        self.hear(m.Leave(self.enter.call, self.enter.job_rank, self.epoch, reason))
+        leave = m.Leave(self.enter.call, self.enter.job_rank, self.epoch, reason)
+        self.said.append(leave)
+        self.dismissed, self.over = None, True
+        return leave
 
     def resume(self, waited_s: float = 0.0) -> m.Resume:
         """Return all of it as a message for a controller."""
@@ -192,7 +198,9 @@ class Judgement(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-def judge(reading: Reading, ages: Ages, limits: m.Limits, *, soft: bool) -> Judgement:
+def judge(
+    reading: Reading, ages: Ages, limits: m.Limits, *, soft: bool, dismissed: bool = False
+) -> Judgement:
     """Say whether a limit is passed, and when one could be next.
 
     Args:
@@ -201,8 +209,10 @@ def judge(reading: Reading, ages: Ages, limits: m.Limits, *, soft: bool) -> Judg
         limits: of the call.
         soft: whether the soft timeout counts: False if it was reported in this epoch already, or
             the epoch is over.
+        dismissed: whether the rank owes it to leave the call.
     """
-    if reading.unguarded > 0:
+    stays = dismissed and reading.phase is Phase.RUNNING and ages.owed is not None
+    if reading.unguarded > 0 and not stays:
         return Judgement(Passed.NONE, limits.soft_timeout / 2)
     stamps = _stamps(reading.phase, ages)
     if soft and reading.phase is Phase.RUNNING:
@@ -215,11 +225,15 @@ def judge(reading: Reading, ages: Ages, limits: m.Limits, *, soft: bool) -> Judg
     if not stamps:
         return Judgement(Passed.NONE, limits.soft_timeout)
     age, what = max(stamps)
-    left = limits.hard_timeout - age
+    limit_s, limit = limits.hard_timeout, "hard timeout"
+    if stays and ages.owed is not None:  # others wait for it, or have gone on without it
+        age, what = ages.owed, _STAYS
+        limit_s, limit = limits.termination_grace_time, "termination_grace_time"
+    left = limit_s - age
     if reading.atomic > 0 and ages.atomic is not None:
         left = max(left, limits.barrier_timeout - ages.atomic)
     if left < 0:
-        return Judgement(Passed.HARD, _MARGIN_S, f"{what} for {age:.1f} s (hard timeout)")
+        return Judgement(Passed.HARD, _MARGIN_S, f"{what} for {age:.1f} s ({limit})")
     return Judgement(Passed.NONE, left + _MARGIN_S)
 
 
@@ -311,7 +325,8 @@ class RankGuard:
             case m.Record() | m.Stop() | m.Finished() | m.End() | m.Dismissed():
                 return self._tell(event, now)
             case c.Look(reading=reading):
-                return self._bear_witness(event, now) + self._look(reading, event.state, now)
+                said = self._bear_witness(event, now) + self._see_off(reading)
+                return said + self._look(reading, event.state, now)
             case c.ProcessEnded():
                 return self._process_ended(event)
             case c.LinkUp():
@@ -352,6 +367,8 @@ class RankGuard:
         if isinstance(message, m.Stop) and message.hang:
             commands.append(c.SetTimer("evidence", ANSWER_S))
         soonest = min(self._limits.soft_timeout, self._limits.hard_timeout)
+        if isinstance(message, m.Dismissed):
+            soonest = 0.0
         if not self._patience.looks_within(soonest, now):
             commands.append(self._look_in(soonest, now))
         return commands
@@ -399,6 +416,15 @@ class RankGuard:
         epoch = call.stop.epoch
         return self._say(m.Evidence(enter.call, enter.job_rank, epoch, reading.rank, seen), now)
 
+    def _see_off(self, reading: Reading | None) -> list[c.GuardCommand]:
+        """Say that a rank that was dismissed has left, once the function does not run any more."""
+        call = self.call
+        if call is None or call.dismissed is None or call.record is None or self.lost is not None:
+            return []
+        if reading is not None and reading.phase is Phase.RUNNING:
+            return []
+        return self._report(call.leave(call.dismissed.text))
+
     def _look(self, reading: Reading | None, state: str, now: int) -> list[c.GuardCommand]:
         self._patience.looked()
         call = self.call
@@ -412,14 +438,17 @@ class RankGuard:
             self._owed = None
         if call.over and self._owed is None and reading.phase is Phase.OUTSIDE:
             return []  # until the next call
-        judgement = judge(reading, self._ages(reading, now), limits, soft=self._counts(reading))
+        soft, dismissed = self._counts(reading), call.dismissed is not None
+        ages = self._ages(reading, now)
+        judgement = judge(reading, ages, limits, soft=soft, dismissed=dismissed)
         look = self._look_in(judgement.look_in_s, now)
         if judgement.passed is Passed.SOFT:
             return [*self._soft_timeout(judgement.text, now), look]
         if judgement.passed is not Passed.HARD:
             return [look]
+        why = f"{call.dismissed.text}; " if call.dismissed is not None else ""
         stopped = "; it was stopped by a signal" if state in hang.STOPPED else ""
-        return self._end_rank(judgement.text + stopped)
+        return self._end_rank(f"{why}{judgement.text}{stopped}")
 
     def _look_in(self, delay_s: float, now: int) -> c.LookIn:
         self._patience.expect(delay_s, now)

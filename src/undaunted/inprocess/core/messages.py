@@ -13,7 +13,7 @@ import msgspec
 
 # A record for many ranks, with what their rank assignment wants to know, must fit.
 MAX_MESSAGE_BYTES = 8 * 1024 * 1024
-VERSION = 2
+VERSION = 3
 SOFT_TIMEOUT = "SOFT_TIMEOUT"  # kind of a `Reason`
 
 
@@ -61,10 +61,12 @@ class Limits(msgspec.Struct, frozen=True):
         """Return how long a rank waits for what the controller ends after a limit, seconds.
 
         A controller may take over in between: a guard looks for it for `heartbeat_timeout`, and
-        ends the wait itself then; it waits as long for the other guards. So only a guard that
-        stands still lets this time pass.
+        ends the wait itself then; it waits as long for the other guards. After the limit, guards
+        may have to end late ranks, by SIGTERM and then SIGKILL. So only a guard that stands still
+        lets this time pass.
         """
-        return limit_s + 2 * self.heartbeat_timeout + _MARGIN_S
+        end_s = 2 * self.termination_grace_time + _MARGIN_S
+        return limit_s + 2 * self.heartbeat_timeout + end_s
 
 
 # --- from ranks -----------------------------------------------------------------------------------

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.base import threads, torch_store
 from undaunted.base.deadline import within
+from undaunted.base.sizes import whole
 from undaunted.coordinator.wire.address import UNIX, Address, is_loopback, own_address, own_host
 from undaunted.coordinator.wire.credentials import TOKEN_VARIABLE, TokenError, find_token
 from undaunted.inprocess.exception import InternalError
@@ -181,7 +182,7 @@ def meeting(
             host=lambda: torch_store.LOOPBACK if here else _reachable(master),
         )
     host = str(store_kwargs.get("host_name", "")) or environ.get("MASTER_ADDR", "")
-    number = port or _number(environ.get("MASTER_PORT", ""))
+    number = port or whole(environ.get("MASTER_PORT"))
     if not host or not number:
         raise InternalError(
             f"rank {job_rank}: it is not known where the guards meet; set MASTER_ADDR and "
@@ -301,10 +302,6 @@ def job_name(environ: Mapping[str, str]) -> str:
     names = ("MASTER_ADDR", "MASTER_PORT", "SLURM_JOB_ID")
     words = [environ.get(name, "") for name in names] + [_run(environ)]
     return " ".join(words) if any(word.strip(".") for word in words[1:]) else ""
-
-
-def _number(port: str) -> int:
-    return int(port) if port.isascii() and port.isdigit() else 0
 
 
 def _reachable(master: str) -> str:

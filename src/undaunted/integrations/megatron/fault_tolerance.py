@@ -19,8 +19,8 @@ from __future__ import annotations
 
 import logging
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from undaunted.base.torch_ranks import place
 from undaunted.fault_tolerance.kept_limits import Job, KeptLimits
@@ -74,22 +74,22 @@ class GlobalState(Protocol):
     fault_tolerance_state: Any
 
 
-@dataclass
-class _OfProcess:
-    """Stands for the state of those who do not give one."""
-
-    rank_monitor_client: _Client | None = None
-    fault_tolerance_state: FaultToleranceState | None = None
+_of_process = SimpleNamespace(rank_monitor_client=None, fault_tolerance_state=None)
 
 
 class _Client(RankMonitorClient):
-    """A client that knows for how many iterations it does not open ``step``, and what is kept."""
+    """A client with what was seen so far, and the limits that are kept.
 
+    Args:
+        warmup_iters: for how many iterations ``step`` is not opened.
+    """
+
+    state: FaultToleranceState
     kept: KeptLimits
 
     def __init__(self, warmup_iters: int) -> None:
         super().__init__()
-        self.warmup_iters = warmup_iters
+        self._warmup_iters = warmup_iters
 
     def open(self, section: str) -> None:
         """Open a section anew: an exception may have left it open."""
@@ -102,13 +102,22 @@ class _Client(RankMonitorClient):
         if self.is_initialized and section in self._measured.open_sections:
             self.end_section(section)
 
+    def begin_step(self, iterations: int) -> None:
+        """An iteration begins, after so many."""
+        self.end_setup()
+        if iterations >= self._warmup_iters:
+            self.open(STEP)
 
-class _Seen(NamedTuple):
-    client: _Client
-    state: FaultToleranceState
+    def end_setup(self) -> None:
+        """Close ``setup``, once."""
+        if self.state.is_setup_section_open:
+            self.close(SETUP)
+            self.state.is_setup_section_open = False
 
 
-_of_process = _OfProcess()
+def _client(global_state: GlobalState | None) -> _Client | None:
+    here = _of_process if global_state is None else global_state
+    return cast("_Client | None", here.rank_monitor_client)
 
 
 # --- begin and end --------------------------------------------------------------------------------
@@ -128,23 +137,34 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
     Raises:
         ValueError: there is no folder, or a value of the configuration makes no sense.
     """
-    settings = _settings(config, global_state)
-    if settings is None:
+    bridge = hasattr(config, "checkpoint")
+    ft, saving = (getattr(config, "ft", None), config.checkpoint) if bridge else (config, config)
+    if not getattr(ft, "enable_ft_package", not bridge):
         return
+    given = getattr(ft, "ft_num_warmup_iters", None)
+    default = _LM_NUM_WARMUP_ITERS if global_state is None else _NUM_WARMUP_ITERS
+    warmup = default if given is None else given
+    if type(warmup) is not int or warmup < 0:
+        raise ValueError(f"ft_num_warmup_iters is {warmup!r}: give a whole number from 0")
+    if not getattr(saving, "save", None):
+        raise ValueError(
+            "the folder for checkpoints, which calculated limits are kept in, is not given: set "
+            "checkpoint.save (Megatron-LM: --save)"
+        )
     say("FT: initializing...")
-    here = _of_process if global_state is None else global_state
-    if here.rank_monitor_client is not None:  # the function was restarted inside the process
-        here.rank_monitor_client.shutdown_workload_monitoring()
-    client = _Client(settings.warmup_iters)
-    client.init_workload_monitoring(num_warmup_iters=settings.told_warmup_iters)
-    client.kept = kept = KeptLimits(settings.folder, _job(client, config), _warn)
-    state = FaultToleranceState(
+    if (before := _client(global_state)) is not None:  # the function was restarted in the process
+        before.shutdown_workload_monitoring()
+    client = _Client(warmup)
+    client.init_workload_monitoring(warmup if global_state is None else given)
+    client.kept = kept = KeptLimits(os.fspath(saving.save), _job(client, config), _warn)
+    client.state = FaultToleranceState(
         ft_state_path=kept.path,
-        is_async_chkpt_enabled=settings.async_save,
-        is_calculating_timeouts=settings.calculate,
+        is_async_chkpt_enabled=bool(getattr(saving, "async_save", False)),
+        is_calculating_timeouts=bool(getattr(ft, "calc_ft_timeouts", False)),
         is_setup_section_open=True,
     )
-    here.rank_monitor_client, here.fault_tolerance_state = client, state
+    here = _of_process if global_state is None else global_state
+    here.rank_monitor_client, here.fault_tolerance_state = client, client.state
     client.open(SETUP)  # before what may take its time
     if (step := choose_checkpoint(config)) is not None:
         say(f"FT: iteration {step} is loaded: newer checkpoints have led to failures")
@@ -156,25 +176,24 @@ def setup(config: Any, global_state: GlobalState | None = None) -> None:
 
 def shutdown(global_state: GlobalState | None = None) -> None:
     """Calculate limits for the last time, and end monitoring. All ranks call it together."""
-    if (seen := _seen(global_state)) is None:
-        return
-    say("FT: closing...")
-    _close_setup(seen)
-    _update_timeouts(seen, is_closing_ft=True)
-    _forget(seen.client, global_state)
-    say("FT: closed.")
+    if client := _client(global_state):
+        say("FT: closing...")
+        client.end_setup()
+        _update_timeouts(client, is_closing_ft=True)
+        abort(global_state)
+        say("FT: closed.")
 
 
 def abort(global_state: GlobalState | None = None) -> None:
     """End monitoring after an exception: this rank alone, without calculating anything."""
-    if (seen := _seen(global_state)) is not None:
-        _forget(seen.client, global_state)
+    if client := _client(global_state):
+        client.shutdown_workload_monitoring()
+        (_of_process if global_state is None else global_state).rank_monitor_client = None
 
 
 def get_rank_monitor_client(global_state: GlobalState | None = None) -> RankMonitorClient | None:
     """Return the client, None before `setup` and after `shutdown`."""
-    here = _of_process if global_state is None else global_state
-    return cast("RankMonitorClient | None", here.rank_monitor_client)
+    return _client(global_state)
 
 
 # --- what the loop does ---------------------------------------------------------------------------
@@ -182,43 +201,35 @@ def get_rank_monitor_client(global_state: GlobalState | None = None) -> RankMoni
 
 def on_training_step_start(global_state: GlobalState | None = None) -> None:
     """An iteration of training begins."""
-    if (seen := _seen(global_state)) is None:
-        return
-    _close_setup(seen)
-    if seen.state.seen_tr_iters_cnt >= seen.client.warmup_iters:
-        seen.client.open(STEP)
-    seen.state.curr_eval_iter_idx = 0
+    if client := _client(global_state):
+        client.begin_step(client.state.seen_tr_iters_cnt)
+        client.state.curr_eval_iter_idx = 0
 
 
 def on_training_step_end(global_state: GlobalState | None = None) -> None:
     """An iteration of training is over."""
-    if (seen := _seen(global_state)) is None:
-        return
-    seen.client.close(STEP)
-    seen.state.seen_tr_iters_cnt += 1
+    if client := _client(global_state):
+        client.close(STEP)
+        client.state.seen_tr_iters_cnt += 1
 
 
 def on_eval_step_start(global_state: GlobalState | None = None) -> None:
     """An iteration of an evaluation begins; the first ones of each evaluation are warm-up."""
-    if (seen := _seen(global_state)) is None:
-        return
-    _close_setup(seen)
-    if seen.state.curr_eval_iter_idx >= seen.client.warmup_iters:
-        seen.client.open(STEP)
+    if client := _client(global_state):
+        client.begin_step(client.state.curr_eval_iter_idx)
 
 
 def on_eval_step_end(global_state: GlobalState | None = None) -> None:
     """An iteration of an evaluation is over."""
-    if (seen := _seen(global_state)) is None:
-        return
-    seen.client.close(STEP)
-    seen.state.curr_eval_iter_idx += 1
+    if client := _client(global_state):
+        client.close(STEP)
+        client.state.curr_eval_iter_idx += 1
 
 
 def on_checkpointing_start(global_state: GlobalState | None = None) -> None:
     """A checkpoint is about to be saved, or one that is written in the background looked after."""
-    if (seen := _seen(global_state)) is not None:
-        seen.client.open(CHECKPOINTING)
+    if client := _client(global_state):
+        client.open(CHECKPOINTING)
 
 
 def on_checkpointing_end(
@@ -231,12 +242,11 @@ def on_checkpointing_end(
             ranks come here together, and limits are calculated.
         global_state: see `setup`.
     """
-    if (seen := _seen(global_state)) is None:
-        return
-    seen.client.close(CHECKPOINTING)
-    if not is_async_finalization:
-        seen.state.seen_checkpoints_cnt += 1
-        _update_timeouts(seen, is_closing_ft=False)
+    if client := _client(global_state):
+        client.close(CHECKPOINTING)
+        if not is_async_finalization:
+            client.state.seen_checkpoints_cnt += 1
+            _update_timeouts(client, is_closing_ft=False)
 
 
 def on_checkpoint_loaded(is_local_chkpt: bool, global_state: GlobalState | None = None) -> None:
@@ -247,24 +257,23 @@ def on_checkpoint_loaded(is_local_chkpt: bool, global_state: GlobalState | None 
             be prepared for.
         global_state: see `setup`.
     """
-    if (seen := _seen(global_state)) is not None:
-        seen.state.is_persistent_chkpt_loaded = not is_local_chkpt
+    if client := _client(global_state):
+        client.state.is_persistent_chkpt_loaded = not is_local_chkpt
 
 
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def _update_timeouts(seen: _Seen, *, is_closing_ft: bool) -> None:
-    if not seen.state.is_calculating_timeouts:
+def _update_timeouts(client: _Client, *, is_closing_ft: bool) -> None:
+    if not client.state.is_calculating_timeouts:
         return
     update = possible_update(
-        seen.state, is_closing_ft=is_closing_ft, min_iters=_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE
+        client.state, is_closing_ft=is_closing_ft, min_iters=_MIN_ITERS_FOR_STEP_TIMEOUT_UPDATE
     )
     for line in update.why_not:
         say(f"FT: {line}")
     if not update.sections:
         return
-    client = seen.client
     say(
         f"FT: updating timeouts for: {update.sections} update out-of-section: "
         f"{update.out_of_section} ..."
@@ -279,55 +288,14 @@ def _load(client: _Client, kept: KeptLimits) -> None:
         return
     if client.loaded_section_timeouts is None:
         _warn(f"{kept.path} is not used: it has no limits of sections")
-        return
-    say(f"FT: loaded timeouts from {kept.path}. {client.section_timeouts}")
+    else:
+        say(f"FT: loaded timeouts from {kept.path}. {client.section_timeouts}")
 
 
 def _job(client: _Client, config: Any) -> Job:
-    sections = {SETUP, STEP, CHECKPOINTING}
-    if client.cfg is not None:
-        sections |= set(client.cfg.rank_section_timeouts)
+    limits = client.cfg.rank_section_timeouts if client.cfg is not None else {}
+    sections = {SETUP, STEP, CHECKPOINTING, *limits}
     return Job(place()[1], tuple(sorted(sections)), sizes_of(config))
-
-
-# --- configuration --------------------------------------------------------------------------------
-
-
-class _Settings(NamedTuple):
-    folder: str
-    async_save: bool
-    calculate: bool
-    warmup_iters: int  # in which section ``step`` is not opened
-    told_warmup_iters: int | None  # for the launcher
-
-
-def _settings(config: Any, global_state: GlobalState | None) -> _Settings | None:
-    """Read either kind of configuration; None = this is not enabled."""
-    if hasattr(config, "checkpoint"):
-        saving, ft = config.checkpoint, getattr(config, "ft", None)
-        if ft is None or not ft.enable_ft_package:
-            return None
-    else:
-        saving = ft = config
-        if not getattr(config, "enable_ft_package", True):
-            return None
-    given = getattr(ft, "ft_num_warmup_iters", None)
-    default = _LM_NUM_WARMUP_ITERS if global_state is None else _NUM_WARMUP_ITERS
-    warmup = default if given is None else given
-    if type(warmup) is not int or warmup < 0:
-        raise ValueError(f"ft_num_warmup_iters is {warmup!r}: give a whole number from 0")
-    if not getattr(saving, "save", None):
-        raise ValueError(
-            "the folder for checkpoints, which calculated limits are kept in, is not given: set "
-            "checkpoint.save (Megatron-LM: --save)"
-        )
-    return _Settings(
-        os.fspath(saving.save),
-        bool(getattr(saving, "async_save", False)),
-        bool(getattr(ft, "calc_ft_timeouts", False)),
-        warmup,
-        warmup if global_state is None else given,
-    )
 
 
 def sizes_of(config: object) -> dict[str, int]:
@@ -345,6 +313,10 @@ def sizes_of(config: object) -> dict[str, int]:
         if number is not None:
             found[name] = number
     return found
+
+
+def _warn(text: str) -> None:
+    _LOG.warning("rank %d: %s", place()[0], text)
 
 
 # --- simulated faults -----------------------------------------------------------------------------
@@ -365,7 +337,13 @@ def maybe_setup_simulated_fault(config: Any = None) -> Trigger | None:
     Raises:
         ValueError: the fault cannot be read, or is for a rank that the job does not have.
     """
-    params = _fault_params(config)
+    given: Any = os.environ.get(DESCRIPTION_VARIABLE) if config is None else None
+    if config is not None and config.simulate_fault:
+        delay = float(config.simulated_fault_base_delay)
+        given = SimulatedFaultParams(
+            config.simulated_fault_type, delay, _RANDOM_DELAY * delay, config.simulated_fault_rank
+        )
+    params = parse_simulated_fault_params(given)
     if params is None:
         return None
     wanted = "random" if params.rank_to_fail is None else params.rank_to_fail
@@ -376,39 +354,3 @@ def maybe_setup_simulated_fault(config: Any = None) -> Trigger | None:
     rank, ranks = place()
     here = {"RANK": f"{rank}", "WORLD_SIZE": f"{ranks}"}
     return setup_simulated_fault(params, {**os.environ, **here})
-
-
-def _fault_params(config: Any) -> SimulatedFaultParams | None:
-    if config is None:
-        return parse_simulated_fault_params(os.environ.get(DESCRIPTION_VARIABLE))
-    if not config.simulate_fault:
-        return None
-    delay = float(config.simulated_fault_base_delay)
-    return SimulatedFaultParams(
-        config.simulated_fault_type, delay, _RANDOM_DELAY * delay, config.simulated_fault_rank
-    )
-
-
-# --- leaves ---------------------------------------------------------------------------------------
-
-
-def _seen(global_state: GlobalState | None) -> _Seen | None:
-    here = _of_process if global_state is None else global_state
-    client = here.rank_monitor_client
-    return None if client is None else _Seen(client, cast("Any", here.fault_tolerance_state))
-
-
-def _close_setup(seen: _Seen) -> None:
-    if seen.state.is_setup_section_open:
-        seen.client.close(SETUP)
-        seen.state.is_setup_section_open = False
-
-
-def _forget(client: _Client, global_state: GlobalState | None) -> None:
-    client.shutdown_workload_monitoring()
-    here = _of_process if global_state is None else global_state
-    here.rank_monitor_client = None
-
-
-def _warn(text: str) -> None:
-    _LOG.warning("rank %d: %s", place()[0], text)

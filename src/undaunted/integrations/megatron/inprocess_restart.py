@@ -127,7 +127,7 @@ def _layers(granularity: str, active: int) -> list[Layer]:
 
     layers = [Layer(min_ranks=active, max_ranks=active, flag=LayerFlag.RESERVE)]
     if granularity == "node":
-        ranks = _ranks_here()
+        ranks = torch_ranks.ranks_of_a_node()
         layers.append(
             Layer(
                 min_ranks=ranks,
@@ -141,16 +141,6 @@ def _layers(granularity: str, active: int) -> list[Layer]:
 
 def _node() -> str:
     return f"{os.uname().nodename}/{os.environ.get('GROUP_RANK', '')}"
-
-
-def _ranks_here() -> int:
-    """Return the number of ranks of a node: as the launcher says, else one for each GPU."""
-    value = os.environ.get("LOCAL_WORLD_SIZE", "")
-    if value.isascii() and value.isdigit() and int(value):
-        return int(value)
-    import torch
-
-    return max(1, int(torch.cuda.device_count()))
 
 
 def _reset(state: Any) -> None:

@@ -32,9 +32,7 @@ from undaunted.training.stopping import StopReason, tell_launcher
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Collection, Sequence
-
-    from undaunted.training.rerun.odd import Verdict
+    from collections.abc import Callable
 
 __all__ = [
     "COMPARISON_MATCH",
@@ -81,29 +79,17 @@ class RerunStateMachine(StatisticsMachine):
         get_skipped_iterations_from_tracker_file
     )
 
-    def __init__(  # noqa: PLR0913 - theirs, and those of the machine
+    def __init__(
         self,
         state_save_func: Callable[[], Any] | None = None,
         state_restore_func: Callable[[Any], object] | None = None,
         mode: RerunMode | str = RerunMode.DISABLED,
         error_injector: RerunErrorInjector | None = None,
         result_rejected_tracker_filename: str | os.PathLike[str] | None = None,
-        *,
-        fatal_checks: bool = True,
-        any_rank: Callable[[Sequence[bool]], Sequence[bool]] | None = None,
-        on_verdict: Callable[[Verdict], object] | None = None,
-        forgives: Collection[RerunDiagnostic] = (),
+        **more: Any,
     ) -> None:
-        super().__init__(
-            state_save_func,
-            state_restore_func,
-            mode,
-            result_rejected_tracker_filename,
-            fatal_checks=fatal_checks,
-            any_rank=any_rank,
-            on_verdict=on_verdict,
-            forgives=forgives,
-        )
+        tracker = result_rejected_tracker_filename
+        super().__init__(state_save_func, state_restore_func, mode, tracker, **more)
         self.error_injector = error_injector or RerunErrorInjector()
 
     def is_odd(self, result: Any, rejection_func: Callable[[Any], Any]) -> bool:

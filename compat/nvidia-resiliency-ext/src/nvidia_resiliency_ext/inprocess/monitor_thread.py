@@ -7,6 +7,7 @@ import sys
 import threading
 from typing import TYPE_CHECKING
 
+from nvidia_resiliency_ext.shared_utils import inject_fault
 from undaunted.base import threads
 from undaunted.inprocess.exception import RankShouldRestart as RankShouldRestart
 
@@ -31,8 +32,7 @@ def async_raise(
     """
     if event is not None:
         event.wait()
-    if not threads.async_raise(tid, exc_type):
-        raise ValueError(f"there is no thread {tid}")
+    inject_fault.async_raise(tid, exc_type)
 
 
 def delayed_async_raise(tid: int, exc_type: type[BaseException]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
-import torch
 import torch.distributed as dist
+
+from undaunted.base.torch_ranks import ranks_of_a_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -135,12 +135,6 @@ def parse_group_sequence(
         for start in range(0, world_size, span)
         for first in range(replication_jump)
     ]
-
-
-def ranks_of_a_node() -> int:
-    """Return how many ranks a node has: as the launcher says, else its devices."""
-    told = os.environ.get("LOCAL_WORLD_SIZE", "")
-    return int(told) if told.isdigit() and int(told) else max(torch.cuda.device_count(), 1)
 
 
 def group_of_this_rank(jump: int, factor: int) -> list[int]:
