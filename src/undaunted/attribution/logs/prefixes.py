@@ -31,11 +31,12 @@ _PIECE = re.compile(
         (?:[ ]+\d+)?(?:[ ][\w./<>-]+:\d+)?\]
     | \[(?P<bare_level>[IWEFV])[ ][\w./<>-]+:\d+\]
     | \[[ ]*\d{{1,9}}\.\d{{6}}\]
+    | time[ ]{{1,12}}:(?=[ ]\d{{4}}-)
     | \[\d\d:\d\d:\d\d\]
     | std(?:out|err)[ ][FP](?=[ ])
     | \[(?:[A-Z]{{4,8}}\|)?[\w./<>-]+\.\w+:\d+(?::[\w<>]+)?\]
     | <\d>
-    | \[(?:\d+,)?(?P<mpi>\d+)\]<std(?:out|err)>:
+    | \[(?:\d+,)?(?:mpirank:)?(?P<mpi>\d+)(?:,(?P<mpi_node>[\w.-]+))?\]<std(?:out|err)>:
     | [\[(<]?(?i:global_?)?(?i:rank)[ :=_-]{{0,2}}(?P<rank>\d{{1,7}})(?:/\d+|[ ]of[ ]\d+)?
         (?:[\])>]:?|:|[ ]?\||(?=,[ ]))
     | \[rank=(?P<pair_rank>\d{{1,7}})[, ]+(?:host|node|hostname)=(?P<pair_node>[\w.-]+)\]
@@ -203,6 +204,7 @@ def _take(prefix: Prefix, piece: re.Match[str], year: int) -> int:
         "host",
         "pod",
         "nccl",
+        "mpi_node",
         "bracket_node",
         "pair_node",
         "host_is",
