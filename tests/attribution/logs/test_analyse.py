@@ -559,7 +559,7 @@ def test_siblings_that_torchrun_ends_have_not_ended_by_themselves(tmp_path: Path
     ]
     found = read(tmp_path, *lines, f"[rank2]: {FAILED}", *siblings, torchrun_notices(1)).findings
     assert [(one.cause, one.ranks) for one in found] == [("program_error", (2,))]
-    signal = f"{at} Received 15 death signal, shutting down workers"
+    signal = "W1122 12:00:00.000000 9 api.py:723] Received 15 death signal, shutting down workers"
     found = read(tmp_path, *steps(1, 9), signal, *siblings).findings
     assert [one.cause for one in found] == ["terminated"]
 
