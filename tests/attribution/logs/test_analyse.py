@@ -614,3 +614,30 @@ def test_an_exit_code_says_that_the_program_failed_if_nothing_says_more(tmp_path
     assert [one.cause for one in found] == ["peer_lost"]
     found = read(tmp_path, *ended, *torchrun_blames(2, "node-7", -15)).findings
     assert found[0].cause == "terminated"
+
+
+def test_the_error_of_a_process_that_was_started_says_more_than_that_it_failed(
+    tmp_path: Path,
+) -> None:
+    raised = "torch.multiprocessing.spawn.ProcessRaisedException:"
+    said = "-- Process 1 terminated with the following error:"
+    error = "RuntimeError: Error(s) in loading state_dict for GPT:"
+    for first in (raised, f"{raised} "):
+        analysis = analyse_files([write(tmp_path, "a.log", *TRACEBACK, first, said, *TRACEBACK, error)])
+        assert analysis.verdict.cause == "checkpoint_mismatch"
+
+
+@pytest.mark.parametrize(
+    ("line", "error", "cause"),
+    [
+        ("assert torch.isfinite(delta).all()", "AssertionError", "not_finite"),
+        ("assert not np.isnan(loss)", "AssertionError", "not_finite"),
+        ("assert not isinstance(loss, str)", "AssertionError", "program_error"),
+        ("y = x[torch.isfinite(x)]", "IndexError: index 3 is out of bounds", "program_error"),
+    ],
+)
+def test_an_assertion_without_words_says_what_its_source_tests(
+    tmp_path: Path, line: str, error: str, cause: str
+) -> None:
+    analysis = analyse_files([write(tmp_path, "a.log", *TRACEBACK, f"    {line}", error)])
+    assert analysis.verdict.cause == cause
