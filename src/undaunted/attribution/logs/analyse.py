@@ -40,7 +40,7 @@ _WRAPPER = re.compile(r"\bCheckpointException ranks:dict_keys")
 # Errors of a process that has started or asked another one, which says what went wrong.
 _CARRIER = re.compile(
     r"\bRayTaskError\b|\bActorDiedError: |\bRayActorError: |\bTrainingFailedError: "
-    r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException:"
+    r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException:|(?:^|\s)Exception:\s*$"
     r"|\bCalledProcessError: .* returned non-zero exit status"
     r"|: .{0,200}\b[Ss]ee (?:the )?(?:root cause|stack trace|traceback|errors?)\b.{0,20}\b"
     r"(?:above|below)\b"
