@@ -622,9 +622,9 @@ def test_the_error_of_a_process_that_was_started_says_more_than_that_it_failed(
     raised = "torch.multiprocessing.spawn.ProcessRaisedException:"
     said = "-- Process 1 terminated with the following error:"
     error = "RuntimeError: Error(s) in loading state_dict for GPT:"
-    for first in (raised, f"{raised} "):
-        analysis = analyse_files([write(tmp_path, "a.log", *TRACEBACK, first, said, *TRACEBACK, error)])
-        assert analysis.verdict.cause == "checkpoint_mismatch"
+    for first in (raised, f"{raised} ", "Exception: "):
+        found = read(tmp_path, *TRACEBACK, first, said, *TRACEBACK, error).findings
+        assert [one.cause for one in found] == ["checkpoint_mismatch"]
 
 
 @pytest.mark.parametrize(
@@ -639,5 +639,11 @@ def test_the_error_of_a_process_that_was_started_says_more_than_that_it_failed(
 def test_an_assertion_without_words_says_what_its_source_tests(
     tmp_path: Path, line: str, error: str, cause: str
 ) -> None:
-    analysis = analyse_files([write(tmp_path, "a.log", *TRACEBACK, f"    {line}", error)])
-    assert analysis.verdict.cause == cause
+    assert read(tmp_path, *TRACEBACK, f"    {line}", error).findings[0].cause == cause
+
+
+def test_paddle_says_which_ranks_have_ended(tmp_path: Path) -> None:
+    crash = "*** SIGSEGV (@0x0) received by PID 24044 (TID 0x7f64) from PID 0; stack trace: ***"
+    end = "ABORT!!! Out of all 4 trainers, the trainer process with rank=[0, 2] was aborted."
+    found = read(tmp_path, crash, end).findings[0]
+    assert (found.cause, found.ranks) == ("native_crash", (0, 2))

@@ -35,6 +35,8 @@ SAID = [
     ("3: node-12:411:977 [5] Boom", 3, "node-12", 0),
     ("node12 | Boom", None, "node12", 0),
     ("[node-12:3] Boom", 3, "node-12", 0),
+    ("[node-12:rank12345] Boom", 12345, "node-12", 0),
+    ("[node-12:05492] Boom", None, "node-12", 0),
     ("[pod/train-1/pytorch] 2026-11-22T12:00:00.000000000Z Boom", None, "train-1", NOON),
     ("Nov 22 12:00:00 node-12 kernel: [ 12.000000] Boom", None, "node-12", NOON),
     ("node-12 kernel: Boom", None, "node-12", 0),
