@@ -462,6 +462,14 @@ def test_a_round_that_came_further_without_a_failure_is_progress(reached: int, a
     assert explained[-1].times == 3
 
 
+def test_a_pause_before_the_next_round_is_shown() -> None:
+    text = "waiting 1.0 s: 4 failures were the same, with no progress between them"
+    waits = sample.at(1042.5, e.Remark, 0, text=text, pause_s=1.0)
+    crash, hang = cases_of([*sample.RUN, waits])
+    assert (crash.pause, hang.pause) == (text, "")
+    assert any(line.strip().startswith("undaunted: ") and text in line for line in lines(crash))
+
+
 @pytest.mark.parametrize(
     ("action", "expected"), [("exclude", "exclude"), ("stop", "stop"), ("gremlins", "restart")]
 )

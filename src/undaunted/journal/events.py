@@ -572,11 +572,13 @@ class Remark(Event, tag="remark", frozen=True, kw_only=True):
     """A line of the launcher, or of the process that watches it, that no other kind tells.
 
     ``level``: info, warning or error. ``rank``: which one it is about, -1 = no single one.
+    ``pause_s``: it tells of a pause of so many seconds before the next round.
     """
 
     text: str
     level: str = "warning"
     rank: int = -1
+    pause_s: Seconds = 0.0
 
 
 class LastCopy(Event, tag="last_copy", frozen=True, kw_only=True):

@@ -59,6 +59,7 @@ class RoundState:
         inprocess: parts of restarts inside the processes, by call, number of the restart and name.
         restarts_inside: such a restart is under way.
         pauses: in which the agent stood still, in order.
+        pause: the line about a wait before the next round, "" = there was none.
         done: iterations below this one were completed in the rounds before.
         kept: how many entries this state has.
     """
@@ -78,6 +79,7 @@ class RoundState:
         self.inprocess: dict[tuple[int, int, str], e.InProcessPhase] = {}
         self.restarts_inside = False
         self.pauses: list[e.AgentPaused] = []
+        self.pause = ""
         self.done = done
         self.kept = _EMPTY
         self._earliest_ns = sys.maxsize
@@ -194,6 +196,10 @@ class RoundState:
         self.pauses.append(event)
         self.kept += 1
 
+    def _add_remark(self, event: e.Remark, _thin: bool) -> None:
+        if event.pause_s:
+            self.pause = event.text
+
     def _add_first(self, event: e.Event, _thin: bool) -> None:
         if (kind := type(event)) not in self._once:
             self._once[kind] = event
@@ -248,6 +254,7 @@ _ADD: dict[type[e.Event], Callable[[RoundState, Any, bool], None]] = {
     e.RankMilestone: RoundState._add_milestone,  # noqa: SLF001
     e.RankExited: RoundState._add_exit,  # noqa: SLF001
     e.AgentPaused: RoundState._add_pause,  # noqa: SLF001
+    e.Remark: RoundState._add_remark,  # noqa: SLF001
     e.FailureDetected: RoundState._add_failure,  # noqa: SLF001
     e.RoundBlamed: RoundState._add_judged,  # noqa: SLF001
     e.RoundAdvised: RoundState._add_judged,  # noqa: SLF001

@@ -187,3 +187,10 @@ class TestTheSameFailureAgain:
         fail_all(job, "a")
         fail_all(job, "a")
         assert job.timers["pause"].delay_s == 32.0
+
+
+def test_the_line_about_a_pause_says_how_long_it_is() -> None:
+    job = job_of("a", limit=(9, 600.0))
+    fail_all(job, "a")
+    told = [one.pause_s for one in of(m.Say, fail_all(job, "a"))]
+    assert told == [1.0]

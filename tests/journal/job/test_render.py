@@ -207,6 +207,16 @@ def test_advice_is_shown_where_it_is_more_than_a_restart(
     assert [text for text in told if ": why" in text] == ([line] if line else [])
 
 
+def test_a_pause_before_the_next_round_is_shown() -> None:
+    waits = at(5110.5, e.Remark, 1, text="waiting 1.0 s: 4 failures were the same", pause_s=1.0)
+    run = summary_of([*sample.RUN, waits])
+    assert [one.pause for one in run.rounds] == ["", waits.text, ""]
+    told = [text.strip() for text in plain(render_launch(run)).splitlines()]
+    assert told.count(waits.text) == 1
+    other = at(5110.5, e.Remark, 1, text="spare nodes: c", level="info")
+    assert "spare nodes" not in plain(render_launch(summary_of([*sample.RUN, other])))
+
+
 def test_one_round_in_detail() -> None:
     text = plain(render_round(summary_of(sample.RUN), 0))
     for piece in (

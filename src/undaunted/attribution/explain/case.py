@@ -155,6 +155,7 @@ def case_of(
         waiting=tuple(verdict.waiting) if verdict and not (blamed and blamed.ranks) else (),
         victims=tuple(blamed.victims) if blamed else (),
         did=_did(job, one),
+        pause=one.pause,
         advised=ended_for_good(job, one) or _advised(one),
         look=evidence.look,
         unknown=() if was_asked else (*_missing(one), *evidence.unknown),

@@ -238,7 +238,7 @@ def _survived(failures: Sequence[str]) -> Iterator[str]:
 
 def _likeness(one: Explained) -> object:
     told = without_numbers(one.case.line), without_numbers(in_words(one.root) if one.root else "")
-    return told, one.advice.action
+    return told, one.advice.action, one.case.pause == ""
 
 
 def _job_line(job: JobSummary, failed: int) -> str:
@@ -305,8 +305,8 @@ def _round(one: Explained, by_hand: str, *, is_only: bool) -> Iterator[str]:
         yield from _quote(one.root)
         yield from _known(one.root, one.advice)
     yield from _followed(case)
-    if case.did:
-        yield f"  undaunted: {one_line(case.did)}"
+    if did := "; ".join(filter(None, (case.did, case.pause))):
+        yield f"  undaunted: {one_line(did)}"
     if not is_only:
         yield f"  advice: {_advice(one, by_hand)}"
     for text in case.look[:_MOST_LINES]:

@@ -44,6 +44,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
         waiting: ranks that waited for the ones to blame.
         victims: nodes that could not go on because of it.
         did: what undaunted did, "" = it was not there.
+        pause: its line about a pause before the next round, "" = there was none.
         advised: what the launcher has advised, None = nothing.
         look: where to look next.
         unknown: what is not known, and what would have helped.
@@ -56,6 +57,7 @@ class Case(msgspec.Struct, frozen=True, kw_only=True):
     waiting: tuple[int, ...] = ()
     victims: tuple[str, ...] = ()
     did: str = ""
+    pause: str = ""
     advised: Decision | None = None
     look: tuple[str, ...] = ()
     unknown: tuple[str, ...] = ()

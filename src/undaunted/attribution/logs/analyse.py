@@ -40,11 +40,12 @@ _WRAPPER = re.compile(r"\bCheckpointException ranks:dict_keys")
 # Errors of a process that has started or asked another one, which says what went wrong.
 _CARRIER = re.compile(
     r"\bRayTaskError\b|\bActorDiedError: |\bRayActorError: |\bTrainingFailedError: "
-    r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException: "
+    r"|: Caught \w+ in DataLoader worker|\bProcessRaisedException:|(?:^|\s)Exception:\s*$"
     r"|\bCalledProcessError: .* returned non-zero exit status"
     r"|: .{0,200}\b[Ss]ee (?:the )?(?:root cause|stack trace|traceback|errors?)\b.{0,20}\b"
     r"(?:above|below)\b"
 )
+_VAGUE_OF_CUDA = re.compile(r"\bunhandled cuda error\b", re.IGNORECASE)
 _STUCK = re.compile(r"\bwatchdog got stuck\b")
 _CONSEQUENCES = frozenset({"terminated", "peer_lost"})  # of another failure
 # Who warns of these goes on in another way, with another address or interface.
@@ -67,6 +68,10 @@ _EXIT = re.compile(
     r"exitcode\s*: [1-9]|exit code [1-9]|traceback : To enable traceback|ChildFailed"
 )
 _KILLED = re.compile(r"exitcode\s*: -9\b|SIGKILL")
+# Ends that say nothing beside a cause: an abort of its own, and siblings that torchrun ends.
+_TELLS_LITTLE = re.compile(
+    r"exitcode\s*: -6\b|\bSIGABRT\b|\bAborted\b|terminate called|\bclosing signal\b"
+)
 # Torchrun, above its summary, which says the rank of the job: without one there is one node.
 _LOCAL = re.compile(r"\bfailed \(exitcode: -?\d{1,4}\) local_rank: (\d{1,7})\b")
 _ABORTED = re.compile(r"exitcode\s*: -6\b")
@@ -264,6 +269,21 @@ def _world_size(scans: Sequence[LogScan]) -> int:
     return max((scan.world_size for scan in scans), default=0)
 
 
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """The ranks of a job.
+
+    Attributes:
+        node_of: nodes of ranks, where lines say both.
+        ranks: that say something.
+        size: how many there are, at least.
+    """
+
+    node_of: dict[int, str]
+    ranks: set[int]
+    size: int
+
+
 def judge(
     scans: Sequence[LogScan], previous: Sequence[LogScan] = (), world_size: int | None = None
 ) -> Reading:
@@ -274,14 +294,16 @@ def judge(
         previous: of the last round that went well.
         world_size: number of ranks; None: as the logs say.
     """
-    seen = _without_carriers(_without_wrappers(_without_warnings(_not_survived(scans))))
+    seen = _without_warnings(_not_survived(scans))
+    seen = _without_vague(_without_carriers(_without_wrappers(seen)))
     seen = _judge_by_exit_codes(_without_late_kill(_without_ends(seen | _doubtful(scans, seen))))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
-    made = [(_place(one), _finding(one, seen, node_of, ranks)) for one in _judge_by_text(seen)]
+    world_size = world_size or _world_size(scans)
+    job = _Job(node_of, ranks, world_size or max(ranks, default=-1) + 1)
+    made = [(_place(one), _finding(one, seen, job)) for one in _judge_by_text(seen)]
     findings = compare(_in_order(made), seen, scans, previous)
     stepped = any(scan.steps for scan in scans)
-    world_size = world_size or _world_size(scans)
     return Reading(
         findings,
         stepped,
@@ -357,6 +379,16 @@ def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
         if (hits := [hit for hit in one.hits if not _CARRIER.search(hit.quote)])
     }
     return left or seen
+
+
+def _without_vague(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
+    """Leave out NCCL's name for any error of CUDA, where another line says which it was."""
+    left = {
+        cause: changed(one, hits=hits)
+        for cause, one in seen.items()
+        if (hits := [hit for hit in one.hits if not _VAGUE_OF_CUDA.search(hit.quote)])
+    }
+    return left if any(severity_of(cause) >= _PROGRAM for cause in left) else seen
 
 
 def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[str, LineSeen]:
@@ -447,13 +479,18 @@ def _guessed(cause: str, hits: Sequence[Hit]) -> LineSeen:
 
 
 def _judge_by_text(seen: dict[str, LineSeen]) -> Iterator[LineSeen]:
-    """Leave out lines about exit codes where there are others: nobody has ended these."""
+    """Leave out, where there is another cause, ends that nobody else has asked for."""
     for one in seen.values():
-        hits = [hit for hit in one.hits if not _is_exit(hit)]
+        hits = [hit for hit in one.hits if not _tells_little(hit)]
         if one.cause != "terminated" or len(seen) == 1:
             yield one
         elif hits:
             yield changed(one, hits=hits)
+
+
+def _tells_little(hit: Hit) -> bool:
+    by_words = _is_exit(hit) or _TELLS_LITTLE.search(hit.quote) is not None
+    return by_words or hit.meaning.alone != ""
 
 
 def _is_exit(hit: Hit) -> bool:
@@ -491,36 +528,50 @@ def _place(one: LineSeen) -> tuple[float, int]:
     return hit.t, hit.line
 
 
-def _finding(
-    one: LineSeen, seen: dict[str, LineSeen], node_of: dict[int, str], all_ranks: set[int]
-) -> Finding:
+def _finding(one: LineSeen, seen: dict[str, LineSeen], job: _Job) -> Finding:
     first = one.hits[0]
     ranks, nodes = set(one.ranks), set(one.nodes)
     if CAUSES[one.cause].follows:
         ranks = {rank for hit in one.hits for rank in hit.meaning.ranks}
         if not ranks and one.cause != "terminated":  # who is not ended says nothing about an end
-            ranks = _stuck(one.hits, all_ranks) or _behind(one.hits, all_ranks)
-            ranks = ranks or _silent(one.ranks, all_ranks)
+            ranks = _stuck(one.hits, job.ranks) or _behind(one.hits, job.ranks)
+            ranks = ranks or _silent(one.ranks, job)
         nodes = set()
     elif not ranks and one.cause != "killed" and CAUSES[one.cause].scope in _HAS_PLACE:
-        ranks = _others_of(nodes, seen, node_of)
+        ranks = _others_of(nodes, seen, job.node_of)
     inferred = bool(ranks - one.ranks) and not nodes
     if not ranks and not nodes:
         ranks, nodes = _first_failure(one.cause, seen)
-    if not nodes and ranks and all(rank in node_of for rank in ranks):
-        nodes = {node_of[rank] for rank in ranks}
+    if not nodes and ranks and all(rank in job.node_of for rank in ranks):
+        nodes = {job.node_of[rank] for rank in ranks}
     quoted = max([hit for hit in one.hits if ranks & {*hit.ranks}] or one.hits, key=_telling)
     finding = Finding(
         one.cause,
         tuple(sorted(ranks)),
         tuple(sorted(nodes)),
-        first.t,
+        _time_of(first, seen),
         quoted.meaning.confidence,
         quoted.quote,
         f"{quoted.path}:{quoted.line}",
         inferred,
     )
     return with_message(finding, quoted.meaning.message)
+
+
+def _time_of(first: Hit, seen: dict[str, LineSeen]) -> float:
+    """Return when a line was said: its own time, else that of what ended behind it.
+
+    The lines before may be as old as the start of the job.
+    """
+    if first.is_timed:
+        return first.t
+    behind = [
+        hit.t
+        for one in seen.values()
+        for hit in one.hits
+        if hit.is_timed and hit.path == first.path and hit.line > first.line
+    ]
+    return min(behind, default=first.t)
 
 
 def _telling(hit: Hit) -> tuple[bool, float]:
@@ -533,13 +584,13 @@ def _first_failure(cause: str, seen: dict[str, LineSeen]) -> tuple[set[int], set
     Not where ranks have failed because of others: the first to end may have waited for another,
     unless it was killed, which it does not do itself.
     """
-    hits = [hit for one in seen.values() for hit in one.hits if hit.is_first]
+    every = [hit for one in seen.values() for hit in one.hits]
     if cause == "killed":
-        hits = [hit for hit in hits if _KILLED.search(hit.quote)]
+        every = [hit for hit in every if _KILLED.search(hit.quote)]
     elif any(CAUSES[each].follows and each != "terminated" for each in seen):
         return set(), set()
-    elif not hits:
-        every = [hit for one in seen.values() for hit in one.hits]
+    hits = [hit for hit in every if hit.is_first]
+    if not hits:
         hits = [hit for hit in every if _says_who_ended(hit)]
         if local := {found[1] for hit in every if (found := _LOCAL.search(hit.quote))}:
             return ({int(one) for one in local} if len(local) == 1 and not hits else set()), set()
@@ -589,10 +640,17 @@ def _stuck(hits: list[Hit], all_ranks: set[int]) -> set[int]:
     return stuck if len(stuck) <= len(all_ranks) * FEW else set()
 
 
-def _silent(said: set[int], all_ranks: set[int]) -> set[int]:
-    """Return the few ranks that do not say what all others say: these were waited for."""
-    silent = all_ranks - said
-    return silent if len(silent) <= len(all_ranks) * FEW else set()
+def _silent(said: set[int], job: _Job) -> set[int]:
+    """Return the few ranks that do not say what all others say: these were waited for.
+
+    Of ranks that say nothing at all no more than one: there may be no log of the others.
+    """
+    if silent := job.ranks - said:
+        return silent if len(silent) <= len(job.ranks) * FEW else set()
+    heard = {rank for rank in job.ranks if rank < job.size}
+    if job.size - len(heard) != 1 or job.size * FEW < 1:
+        return set()
+    return {*range(job.size)} - heard
 
 
 def _others_of(nodes: set[str], seen: dict[str, LineSeen], node_of: dict[int, str]) -> set[int]:

@@ -19,6 +19,8 @@ _LAST_LINE = re.compile(r"(?P<kind>[A-Za-z_]\w*(?:\.\w+){0,12})(?:: (?P<message>
 _NO_ERRORS = frozenset({"CancelledError", "GeneratorExit"})
 _OF_LOOPS = frozenset({"StopIteration", "StopAsyncIteration"})
 _SOCKETS = frozenset({"timeout", "EOFError"})
+_OF_NUMBERS = re.compile(r"\bassert\b.{0,200}\bis_?(?:finite|nan|inf)\b")  # a line of source
+_LAST_LINES = 600  # characters of the frames
 
 
 def last_line(text: str) -> tuple[str, str] | None:
@@ -41,6 +43,12 @@ def meaning_of(kind: str, message: str, traceback: str, words: Words | None) -> 
         return None
     if name == "SystemExit" and message in {"", "0", "None"}:
         return None
+    if (
+        name == "AssertionError"
+        and (words is None or words.cause == "program_error")
+        and _OF_NUMBERS.search(traceback[-_LAST_LINES:])
+    ):
+        return Meaning("not_finite", _OF_PROGRAM)
     if words is None:
         return Meaning("program_error", _LESS_SURE if name in _OF_LOOPS else _OF_PROGRAM)
     of_socket = is_of_a_socket(name) or name in _SOCKETS

@@ -31,11 +31,12 @@ _PIECE = re.compile(
         (?:[ ]+\d+)?(?:[ ][\w./<>-]+:\d+)?\]
     | \[(?P<bare_level>[IWEFV])[ ][\w./<>-]+:\d+\]
     | \[[ ]*\d{{1,9}}\.\d{{6}}\]
+    | time[ ]{{1,12}}:(?=[ ]\d{{4}}-)
     | \[\d\d:\d\d:\d\d\]
     | std(?:out|err)[ ][FP](?=[ ])
     | \[(?:[A-Z]{{4,8}}\|)?[\w./<>-]+\.\w+:\d+(?::[\w<>]+)?\]
     | <\d>
-    | \[(?:\d+,)?(?P<mpi>\d+)\]<std(?:out|err)>:
+    | \[(?:\d+,)?(?:mpirank:)?(?P<mpi>\d+)(?:,(?P<mpi_node>[\w.-]+))?\]<std(?:out|err)>:
     | [\[(<]?(?i:global_?)?(?i:rank)[ :=_-]{{0,2}}(?P<rank>\d{{1,7}})(?:/\d+|[ ]of[ ]\d+)?
         (?:[\])>]:?|:|[ ]?\||(?=,[ ]))
     | \[rank=(?P<pair_rank>\d{{1,7}})[, ]+(?:host|node|hostname)=(?P<pair_node>[\w.-]+)\]
@@ -45,7 +46,7 @@ _PIECE = re.compile(
     | \((?:[\w.]+[ ])?pid=\d+(?:,[ ]ip=(?P<ip>[\w.:-]+))?\)
     | (?P<nccl>[\w.-]+):\d+:\d+[ ]\[(?P<gpu>-?\d+)\]
     | [\[(](?:[a-z-]+[ ])?(?P<bracket_node>(?=[\w.-]*\d){_NODE})
-        (?:[:/](?:rank)?(?P<node_rank>\d{{1,7}}))?[\])]:?
+        (?:[:/](?:(?:rank)?(?P<node_rank>(?<=rank)\d{{1,7}}|\d{{1,4}})|\d{{5,9}}))?[\])]:?
     | \[?{_LEVEL}[\]:]?(?=\s|$):?
     | (?:host|node|hostname)=(?P<host_is>[\w.-]+)
     | (?:[|:-]|>>)(?=\s)
@@ -203,6 +204,7 @@ def _take(prefix: Prefix, piece: re.Match[str], year: int) -> int:
         "host",
         "pod",
         "nccl",
+        "mpi_node",
         "bracket_node",
         "pair_node",
         "host_is",

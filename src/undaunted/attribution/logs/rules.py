@@ -29,6 +29,7 @@ LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 # Numbers of what is built in.
 XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
 EXIT = "exit"  # of a rule: how a process ended says the cause
+_ENDS = ("ended", "signal", "failed")  # groups of such a rule
 _SHELL_BASE = 128  # a shell's code for the end by a signal: this and its number
 # Statuses of Windows that are errors; most common is 0xC0000005, an access violation.
 _NT_ERRORS = range(0xC0000000, 0xC0010000)
@@ -206,9 +207,11 @@ def ended(named: Mapping[str, str]) -> End:
     """Return what it means that a process ended so.
 
     Args:
-        named: texts of groups ``ended`` and ``signal``.
+        named: texts of groups ``ended``, ``signal`` and ``failed``.
     """
-    name, text = next(each for each in named.items() if each[0].startswith(("ended", "signal")))
+    name, text = next(each for each in named.items() if each[0].startswith(_ENDS))
+    if name.startswith("failed"):
+        return End("terminated", 0.9, "program_error")
     if text.lstrip("-").isdigit():
         number = -int(text) if name.startswith("signal") else int(text)
         if (status := number % (1 << 32)) in _NT_ERRORS:

@@ -117,6 +117,7 @@ class Hit:
         template: for comparison with other lines.
         is_first: whether torchrun says that the failure of this rank was the first on its node.
         is_warning: whether a logger says that it is a warning, or less.
+        is_timed: whether the time is its own, and not that of a line before.
     """
 
     meaning: Meaning
@@ -129,6 +130,7 @@ class Hit:
     template: int
     is_first: bool = False
     is_warning: bool = False
+    is_timed: bool = False
 
 
 class _Kept(NamedTuple):
@@ -700,6 +702,7 @@ class LogScan:
             like,
             is_first,
             prefix.is_warning,
+            bool(prefix.t or (ends_block and t)),
         )
 
     def _who(

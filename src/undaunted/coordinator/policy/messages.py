@@ -582,11 +582,13 @@ class Say(_Message, frozen=True):
     """A line for the user of every node, which changes nothing.
 
     ``by``: who has ordered what this line answers, "" = nobody. ``refused``: the answer is no.
+    ``pause_s``: the line tells of a pause of so many seconds before the next round.
     """
 
     text: str
     refused: bool = False
     by: str = ""
+    pause_s: float = 0.0
 
 
 class NewLimits(_Message, frozen=True):

@@ -867,7 +867,7 @@ class JobPolicy:
         self.pausing = pause_s > 0
         if not self.pausing:
             return []
-        said = m.Say(f"waiting {format_duration(pause_s)}: {why}")
+        said = m.Say(f"waiting {format_duration(pause_s)}: {why}", pause_s=pause_s)
         return [said, m.SetTimer("pause", self.next_round, pause_s)]
 
     def _fits(self, without: Collection[str] = ()) -> bool:

@@ -365,8 +365,8 @@ class Agent:
             case job.NewLimits(limits=limits, by=by):
                 if self._ranks.limits.order(limits, by):
                     self._say(f"limits by {by}: {limits_in_words(limits)}")
-            case job.Say(text=text):
-                self._say(text)
+            case job.Say():
+                self._scribe.say(order.text, pause_s=order.pause_s)
             case job.End():
                 self._end(order)
 

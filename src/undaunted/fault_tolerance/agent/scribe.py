@@ -67,11 +67,12 @@ class Scribe:
         for text, level, rank, prefix in self._narrator.take(event):
             self._messages.say(text, level=level, rank=rank, prefix=prefix)
 
-    def say(self, text: str, *, level: int = WARNING, rank: int | None = None) -> None:
+    def say(
+        self, text: str, *, level: int = WARNING, rank: int | None = None, pause_s: float = 0.0
+    ) -> None:
         """Record and show a line that no other event tells. Any thread may do so."""
-        self.journal.record(
-            e.Remark(text=text, level=_LEVELS[level], rank=-1 if rank is None else rank)
-        )
+        who = -1 if rank is None else rank
+        self.journal.record(e.Remark(text=text, level=_LEVELS[level], rank=who, pause_s=pause_s))
 
     # --- the job --------------------------------------------------------------------------------
 

@@ -645,6 +645,8 @@ def _round(
     if one.advised is not None and one.advised.line:  # more than a restart
         word = "done: " if one.advised.done else "advice: "
         yield from labelled(f"{INDENT}{word}", one_line(one.advised.line, longest=500), width)
+    if one.pause:
+        yield [(INDENT + one_line(one.pause), "dim")]
 
 
 def _iterations(first: int | None, last: int | None) -> list[str]:
@@ -653,7 +655,7 @@ def _iterations(first: int | None, last: int | None) -> list[str]:
 
 def _likeness(one: JobRound | NodePart) -> object:
     inside = isinstance(one, NodePart) and bool(one.inprocess)
-    return one.outcome, without_numbers(one.cause), inside, one.advised is None
+    return one.outcome, without_numbers(one.cause), inside, one.advised is None, one.pause == ""
 
 
 def _name(job: JobSummary, one: JobRound) -> str:

@@ -100,6 +100,7 @@ class NodePart(msgspec.Struct, kw_only=True, frozen=True):
         cause: one line: the verdict or what else ended the round.
         verdict: the verdict, if there was one.
         advised: the best action after it, None = it did not fail, or there is no advice.
+        pause: the line about a pause before the next round, "" = there was none.
         iterations: first iteration of the ranks that took part, lowest first.
         last_iteration: the highest iteration begun, None = none was begun or recorded.
         exits: how the processes of the ranks ended.
@@ -123,6 +124,7 @@ class NodePart(msgspec.Struct, kw_only=True, frozen=True):
     cause: str = ""
     verdict: Verdict | None = None
     advised: RoundAdvised | None = None
+    pause: str = ""
     iterations: list[int] = []
     last_iteration: int | None = None
     exits: list[RankExited] = []
@@ -175,6 +177,7 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
         failure: what ended it first; None if it did not fail.
         failed_ns: when that happened, None if unknown.
         advised: what was best done after it, None = it did not fail or nothing was said.
+        pause: the line about a pause before the next round, "" = there was none.
         first_iteration: the lowest that a rank began with, None if unknown.
         last_iteration: the highest begun, None if unknown.
         lost_steps: steps it had completed that the next round did again; None if unknown.
@@ -195,6 +198,7 @@ class JobRound(msgspec.Struct, kw_only=True, frozen=True):
     failure: Failure | None = None
     failed_ns: int | None = None
     advised: RoundAdvised | None = None
+    pause: str = ""
     first_iteration: int | None = None
     last_iteration: int | None = None
     lost_steps: int | None = None
