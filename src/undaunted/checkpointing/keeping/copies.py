@@ -22,6 +22,7 @@ from undaunted.checkpointing.finding import find
 from undaunted.checkpointing.format.manifest import MAX_ATTEMPTS, File
 from undaunted.checkpointing.memory.arena import Arena
 from undaunted.checkpointing.snapshot import Report
+from undaunted.coordinator.epoch import round_epoch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -244,7 +245,7 @@ def _rescue(
         have = [msgspec.msgpack.decode(one, type=_Have).copies for one in contributions]
         # A load looks for it anyway: here only if there is something to compare with.
         newest = find(storage).manifest if any(have) else None
-        choice = choose(have, newest)
+        choice = choose(have, newest, round_epoch())
         copies: list[list[int]] = [[] for _ in contributions]
         for rank, writer in enumerate(choice.writers):
             copies[writer].append(rank)
@@ -277,7 +278,9 @@ def _rescue(
 
 
 def choose(
-    have: Sequence[Sequence[tuple[CopiedState, int, float]]], newest: Manifest | None
+    have: Sequence[Sequence[tuple[CopiedState, int, float]]],
+    newest: Manifest | None,
+    epoch: int,
 ) -> RescueChoice:
     """Return what is rescued: the newest state of which the copies of all ranks are there.
 
@@ -286,6 +289,8 @@ def choose(
     Args:
         have: by rank of this round, what it can get at.
         newest: the newest committed checkpoint; only later states count.
+        epoch: of this round. One of a checkpoint is no later, or it is of another start of the job,
+            perhaps with other nodes: then only clocks tell.
     """
     holders: dict[CopiedState, dict[int, int]] = {}
     times: dict[str, float] = {}  # of sessions
@@ -303,6 +308,8 @@ def choose(
             return True
         if state.session == newest.session:
             return state.number > newest.attempt // MAX_ATTEMPTS
+        if newest.epoch > epoch:
+            return times[state.session] > newest.saved_at
         return (state.epoch, times[state.session]) > (newest.epoch, newest.saved_at)
 
     whole = [
