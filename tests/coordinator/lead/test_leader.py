@@ -451,6 +451,14 @@ def test_who_does_not_come_back_to_a_leader_that_stood_still_is_not_to_blame():
     assert (blamed.node, blamed.lost) == ("a", True)
 
 
+def test_a_leader_that_stands_still_again_and_again_decides_all_the_same():
+    harness = of_two()
+    for _ in range(12):
+        harness.pass_time(1.9, alive="a")
+        harness.now += 4 * S
+    assert harness.heard("a", m.Stop)
+
+
 def test_who_has_stopped_its_ranks_since_the_leader_stood_still_is_not_to_blame():
     harness = of_two()
     harness.hello("b", round=0, running=True, promised=EPOCH, follows=False)

@@ -2,7 +2,7 @@
 
 The launcher numbers rounds (`coordinator.epoch`), for each run by itself. Of the rounds of a run
 that have begun at a place only the latest may commit. A job that is started anew under the name of
-a former one begins with a low number again: that is accepted when nobody of the former one is
+a former one may begin with a lower number: that is accepted when nobody of the former one is
 alive. A run without a launcher has no rounds and is not fenced.
 """
 

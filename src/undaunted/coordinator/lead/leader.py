@@ -143,6 +143,7 @@ class Leader:
         self._handled_ns: int | None = None  # when the last event was
         # After it stood still: for the policy, once it is known whether this one still leads.
         self._undecided: list[m.Event] | None = None
+        self._decides_ns = 0  # at the latest, where no other one can lead
         self._stood_s = 0.0
         self._held_again = False  # the store has heard of this one since then
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
@@ -611,7 +612,11 @@ class Leader:
         leads = self.state in {LeaderState.LEADING, LeaderState.RECOVERING}
         if not leads or (self._others_may_lead and stood_s <= self.config.lease_s):
             return []
-        self._undecided, self._held_again = self._undecided or [], False
+        if self._undecided is None:
+            self._undecided, self._decides_ns = [], now + self._come_back_ns
+        else:
+            self._decides_ns += round(stood_s * _NS)
+        self._held_again = False
         own = self._sessions.by_node.get(self.config.node)
         if own is None or not self._others_may_lead:
             return []
@@ -685,7 +690,7 @@ class Leader:
         That is as long as after a restart.
         """
         goes_on_ns, here = self._sessions.goes_on_ns or 0, self._sessions.connected()
-        if now - goes_on_ns >= self._come_back_ns:
+        if now >= self._decides_ns:
             return True
         if self.state is LeaderState.RECOVERING or not self._missed <= {each.node for each in here}:
             return False
