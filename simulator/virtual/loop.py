@@ -33,17 +33,17 @@ class _Task(asyncio.Task[Any]):
 class _Call:
     """What `asyncio.Handle` and `asyncio.TimerHandle` are, in a third of their time."""
 
-    __slots__ = ("_at_ns", "args", "callback", "is_cancelled")
+    __slots__ = ("_at_ns", "_cancelled", "args", "callback")
 
     def __init__(self, callback: Callable[..., object], args: Any, at_ns: int = 0) -> None:
         self.callback, self.args = callback, args
-        self._at_ns, self.is_cancelled = at_ns, False
+        self._at_ns, self._cancelled = at_ns, False
 
     def cancel(self) -> None:
-        self.is_cancelled = True
+        self._cancelled = True
 
     def cancelled(self) -> bool:
-        return self.is_cancelled
+        return self._cancelled
 
     def when(self) -> float:
         return self._at_ns / NS_PER_S
@@ -76,10 +76,9 @@ class Loop:
         asyncio._set_running_loop(self._self)  # noqa: SLF001
         try:
             function(*args)
-            ready = self._ready
-            while ready and self._found is None:
-                call = ready.popleft()
-                if not call.is_cancelled:
+            while self._ready and self._found is None:
+                call = self._ready.popleft()
+                if not call.cancelled():
                     call.callback(*call.args)
         finally:
             asyncio._set_running_loop(before)  # noqa: SLF001
@@ -89,7 +88,7 @@ class Loop:
     def due_ns(self) -> int | None:
         """When the next timer is due, None = there is none."""
         timers = self._timers
-        while timers and timers[0][2].is_cancelled:
+        while timers and timers[0][2].cancelled():
             heapq.heappop(timers)
         return timers[0][0] if timers else None
 

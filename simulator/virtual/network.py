@@ -214,9 +214,7 @@ class Network:
         """Put a message on its way to the other end."""
         self.sent += 1
         peer = endpoint.peer
-        arrival = self.schedule.now + self.delay()
-        if arrival < peer.arrival:  # noqa: PLR1730 - called for every message; max takes longer
-            arrival = peer.arrival
+        arrival = max(self.schedule.now + self.delay(), peer.arrival)
         peer.arrival = arrival
         self.schedule.at(arrival, self._arrive, (peer, message))
 

@@ -37,8 +37,7 @@ class Schedule:
     def at(self, time_ns: int, action: Callable[[Any], object], argument: Any) -> None:
         """Call ``action(argument)`` at a moment; one that has passed means now."""
         self._made += 1
-        if time_ns < self.now:  # noqa: PLR1730 - called for every message; max takes longer
-            time_ns = self.now
+        time_ns = max(time_ns, self.now)
         heapq.heappush(self._heap, (time_ns, self._made, action, argument))
 
     def run(self, until_ns: int, *, stop: Callable[[], bool] | None = None) -> None:

@@ -5,13 +5,14 @@ Where a follower looks for a leader, and how often.
 
 from __future__ import annotations
 
-from tests.coordinator.lead.seats import table
+from tests.coordinator.lead.seats import committee, ledger, table
 from undaunted.coordinator.lead.follower import (
     KEPT_REPORTS,
     Lease,
     Reports,
     Search,
 )
+from undaunted.coordinator.lead.knowledge import Knowledge
 from undaunted.coordinator.lead.messages import FollowerConfig
 from undaunted.coordinator.lead.times import REDIAL_FIRST_S, REDIAL_LONGEST_S, SEEK_QUIETLY_S
 from undaunted.coordinator.policy import messages as m
@@ -156,3 +157,16 @@ def test_a_lost_leader_is_looked_for_where_it_was() -> None:
     looks.elected = "z:1"
     looks.begin("here:1")
     assert looks.address(()) == "z:1"
+
+
+def test_only_its_leader_claims_from_a_ledger_that_it_is_to_keep_alone() -> None:
+    """Others of the committee before do not know how that one has gone on."""
+    known = ledger("abc", committee=(), before=committee("abc"))
+    launchers = [("a", "a1"), ("a", "a2"), ("b", "b1"), ("c", "c1")]
+    knowledge = [Knowledge(*launcher) for launcher in launchers]
+    for each in knowledge:
+        each.learn(known)
+    assert [each.me for each in knowledge if each.votes] == [("a", "a1")]
+    for each in knowledge:
+        each.learn(ledger("abc", committee=(), version=4))
+    assert not any(each.votes for each in knowledge)

@@ -147,6 +147,8 @@ def test_what_was_found_once_where_healthy_nodes_go_on(seed: int, kinds: Sequenc
         (vary(100, 1, 2), 100, tuple(KINDS), 20),
         # A launcher that had missed the end of its committee was refused by one that knew it.
         (vary(3036, 2, 1), 3036, tuple(KINDS), 20),
+        # A leader was to keep the register alone, lost the lead before that, and claimed nothing.
+        (vary(80002, 2, 1), 80002, tuple(KINDS), 20),
     ],
 )
 def test_what_was_found_once_with_orders(

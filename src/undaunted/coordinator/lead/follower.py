@@ -669,7 +669,7 @@ class Follower:
 
     @property
     def _waits_for_the_same(self) -> bool:
-        others = p.has_committee(self.knows.ledger) or self.config.store
+        others = p.has_committee(self.knows.ledger) or self.knows.votes or self.config.store
         return self.state is FollowerState.AWAY and not others and not self._ends
 
     def _why_stopped(self, absence: Absence) -> str:

@@ -100,9 +100,16 @@ class Knowledge:
     def votes(self) -> bool:
         """Return whether this node has a vote about who leads."""
         if self.ledger is not self._ledger:  # it is asked with every renewal
-            voters = register.members(self.ledger) if p.has_committee(self.ledger) else {}
-            self._ledger, self._votes = self.ledger, self.me in voters
+            self._ledger, self._votes = self.ledger, self._may_vote(self.ledger)
         return self._votes
+
+    def _may_vote(self, ledger: p.Ledger) -> bool:
+        """Whether it keeps the ledger with others, or is to keep it alone, and has not before.
+
+        Nobody else may lead from such a ledger: the others do not know how that one goes on.
+        """
+        alone = ledger.round >= 0 and bool(ledger.before) and ledger.leader == self.node
+        return (p.has_committee(ledger) or alone) and self.me in register.members(ledger)
 
     @property
     def agreed(self) -> bool:
