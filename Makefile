@@ -9,12 +9,14 @@ bin := $(VENV)/bin
 stamp := $(VENV)/.undaunted-setup
 measure := $(VENV)/.undaunted-measure
 pytest := $(bin)/python -m pytest
+# Tests with the mark slow run where ALL is set.
+quick := $(if $(ALL),, and not slow)
 
 # Where it is set, as in many images, each of a thousand launchers would compile all modules anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help integration-names setup system demo test test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs coverage mutation lint format types generated docs bench clean
+.PHONY: help integration-names setup system demo test test-all test-unit test-e2e test-docs test-slurm test-integrations test-gpu test-jobs coverage mutation lint format types generated docs bench clean
 
 help: ## show this list
 	@echo "usage: make TARGET"
@@ -35,14 +37,17 @@ system:
 demo: setup ## train a small language model through a crash and a hang
 	@$(bin)/python examples/char_lm/demo.py
 
-test: test-unit test-e2e ## run all tests except those of the docs
+test: test-unit test-e2e ## run the tests, except those of the docs and those that take minutes
+
+test-all: ## run those that take minutes too
+	@$(MAKE) --no-print-directory test ALL=1
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -n auto --maxprocesses 8 --dist worksteal -m "not e2e and not docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n auto --maxprocesses 8 --dist worksteal -m "not e2e and not docs and not integration$(quick)" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
-	@# they mostly wait, so that more than there are cores get on with each other
-	$(pytest) -n 3 --dist worksteal -m "e2e and not slurm and not docs and not integration" $(PYTEST_ARGS)
+	@# they wait as well, so that more than there are cores get on with each other
+	$(pytest) -n 4 --dist worksteal -m "e2e and not slurm and not docs and not integration$(quick)" $(PYTEST_ARGS)
 
 test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
 	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)

@@ -6,9 +6,13 @@ import gc
 import os
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
 import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytest_plugins = ["tests.leaks"]
 
@@ -75,11 +79,13 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
-@pytest.fixture
-def no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranks that a test starts do not import torch's compiler, see tests/no_compiler."""
+@pytest.fixture(scope="module")
+def no_compiler() -> Iterator[None]:
+    """Ranks that tests start from now on do not import torch's compiler, see tests/no_compiler."""
     there = str(Path(__file__).with_name("no_compiler"))
-    monkeypatch.setenv("PYTHONPATH", there, prepend=os.pathsep)
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("PYTHONPATH", there, prepend=os.pathsep)
+        yield
 
 
 @pytest.fixture(autouse=True)

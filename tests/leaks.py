@@ -36,6 +36,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from undaunted.base.process import children
+
 if TYPE_CHECKING:
     import socket
     import subprocess
@@ -177,19 +179,22 @@ def become_subreaper() -> None:
 
 
 def descendants() -> list[Process]:
-    """All of them, parents first; costs one system call where there are none."""
+    """All but helpers, parents first; all of /proc is read only where there are others."""
     try:
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return []
-    children: dict[int, list[Process]] = {}
+    mine = children()  # nothing where the kernel does not tell
+    if mine and all(is_helper_alone(pid) for pid in mine):
+        return []
+    below: dict[int, list[Process]] = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         process = read_process(int(pid))
         if process is not None:
-            children.setdefault(process.parent, []).append(process)
-    found = list(children.get(os.getpid(), []))
+            below.setdefault(process.parent, []).append(process)
+    found = list(below.get(os.getpid(), []))
     for process in found:  # grows while it is walked
-        found.extend(children.get(process.pid, []))
+        found.extend(below.get(process.pid, []))
     return [p for p in found if not is_helper(p)]
 
 
@@ -216,6 +221,12 @@ def is_helper(process: Process) -> bool:
     if served is not None and served[0].pid == process.pid:
         return True
     return any(name in command_of(process) for name in HELPER_PROCESSES)
+
+
+def is_helper_alone(pid: int) -> bool:
+    """Whether it is a helper that has started nothing."""
+    process = read_process(pid)
+    return process is not None and is_helper(process) and not children(pid)
 
 
 def warm_server() -> tuple[subprocess.Popen[bytes], socket.socket] | None:
@@ -383,13 +394,17 @@ class LeakCheck:
 
     def end_processes(self) -> None:
         """So that one test's leftovers neither disturb the next nor are held against it."""
+        here = descendants()
         shared = {int(name.split()[1]) for name in self.shared.found.get("processes", ())}
-        known = self.processes_before | {p.key for p in descendants() if p.pid in shared}
-        kill_new(known)
-        reap_new(known)
+        known = self.processes_before | {p.key for p in here if p.pid in shared}
+        if any(p.key not in known for p in here):
+            kill_new(known)
+            reap_new(known)
 
     @pytest.hookimpl(trylast=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if warm_server() is not None:
+            sys.modules["tests.warm"].stop()
         gc.collect()
         deadline = time.monotonic() + GRACE_S
         wait_for_end([p for p in descendants() if p.key not in self.at_start], deadline)

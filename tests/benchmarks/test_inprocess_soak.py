@@ -148,6 +148,7 @@ def test_the_table_has_a_line_per_kind() -> None:
     assert lines[2:] == ["| exception | 2 | 20 | 30 | 30 | 30 | 40 |"]
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.torch
 def test_a_short_soak() -> None:

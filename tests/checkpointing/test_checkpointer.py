@@ -373,10 +373,20 @@ def test_leaving_the_block_in_another_way_keeps_what_was_saved(
         assert checkpoints.latest() == 1
 
 
-@pytest.mark.parametrize("inside", [True, False], ids=["with", "atexit"])
-@pytest.mark.parametrize("end", ["", "sys.exit()", "sys.exit(0)", "sys.exit(75)", "sys.exit(3)"])
+@pytest.mark.parametrize(
+    ("end", "inside"),
+    [
+        ("", True),
+        ("", False),
+        ("sys.exit()", True),
+        ("sys.exit(0)", False),
+        ("sys.exit(75)", False),
+        ("sys.exit(3)", True),
+        ("sys.exit(3)", False),
+    ],
+)
 def test_a_program_that_loses_its_last_checkpoint_fails(
-    tmp_path: Path, inside: bool, end: str
+    tmp_path: Path, end: str, inside: bool
 ) -> None:
     script = f"""
         import atexit, sys, torch
@@ -412,7 +422,7 @@ def test_a_program_that_loses_its_last_checkpoint_fails(
     assert ended.stdout == "others are called too\n"
 
 
-@pytest.mark.parametrize("closed", ["0", "1", "2", "01", "02", "12", "012"])
+@pytest.mark.parametrize("closed", ["0", "12", "012"])
 def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     script = """
         import torch

@@ -227,6 +227,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 def test_a_job_that_crashes_goes_on_from_the_last_save(tmp_path: Path) -> None:
     options = ("--standalone", "--nproc-per-node", "2", "--max-restarts", "1")

@@ -241,6 +241,7 @@ def test_tensors_that_say_themselves_which_parts_they_have(of_two: Outcomes) -> 
     assert of_two["own_parts"] == [[True] * 9] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_job_starts_again_in_another_layout(folder: Path) -> None:
     names = list(LAYOUTS)

@@ -8,8 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
-import yaml
 
 from scripts import nvrx_names
 
@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 LEFT_OUT = {module: row.get("missing", {}) for module, row in nvrx_names.all_rows().items()}
-FACTS = yaml.safe_load(Path(__file__).with_name("signatures.yaml").read_text())
+FACTS = msgspec.yaml.decode(Path(__file__).with_name("signatures.yaml").read_text())
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 

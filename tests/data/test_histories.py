@@ -16,11 +16,13 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300), pytest.mark.usefixtures("no_compiler")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 3])
 def test_a_job_learns_the_same_whatever_happens(tmp_path: Path, seed: int) -> None:
     check(tmp_path, seed)
 
 
+@pytest.mark.slow
 def test_a_node_that_an_elastic_job_loses_changes_no_step(tmp_path: Path) -> None:
     """Two nodes with two ranks each, until rank 3 ends the launcher of its node."""
     start = Start(ranks=4, workers=1, fault="agent", rank=3, step=9, until=24)

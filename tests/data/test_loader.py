@@ -511,6 +511,7 @@ def train(folder: Path, ranks: int, until: int, how: str = "exact") -> tuple[str
     return digest, float(total)
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(400)
 @pytest.mark.usefixtures("no_compiler")

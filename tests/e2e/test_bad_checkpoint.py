@@ -116,6 +116,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return trained(tmp_path_factory.mktemp("job") / "whole", "whole")[0]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(360)  # four jobs
 def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path, whole: Any) -> None:
     for how, restarts in [("nan", 2), ("index", 3)]:
@@ -167,6 +168,7 @@ def test_what_was_changed_on_the_disk_costs_no_restart(
     assert not any(isinstance(one, ledger.Failed) for one in entries)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(360)  # up to four jobs
 @pytest.mark.parametrize(
     ("how", "restarts", "doubted"), [("wide", 2, False), ("option", 2, True), ("option", 1, False)]
@@ -192,6 +194,7 @@ def test_a_copy_in_memory_makes_up_for_a_stale_file(tmp_path: Path, whole: Any) 
     assert "rank 0 begins after step 90" in text
 
 
+@pytest.mark.slow
 def test_how_the_last_round_failed_is_known_at_the_next_start(tmp_path: Path, whole: Any) -> None:
     """Each start has one round, with the same number; the second one ends by the bad checkpoint."""
     place = tmp_path / "nan"
@@ -207,6 +210,7 @@ def test_how_the_last_round_failed_is_known_at_the_next_start(tmp_path: Path, wh
     assert [type(one).__name__ for one in entries] == ["Loaded", "Failed", "Loaded"]
 
 
+@pytest.mark.slow
 def test_without_a_fallback_the_newest_is_loaded(tmp_path: Path) -> None:
     options = ("--no-checkpoint-fallback",)
     _, text, rounds = trained(tmp_path / "nan", "nan", *options, code=93)

@@ -86,6 +86,7 @@ def chaos(tmp_path: Path, *words: str) -> Ended:
 # --- scripts that survive -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_demo_survives_six_kinds_of_faults(tmp_path: Path) -> None:
     script = str(EXAMPLES / "char_lm" / "train.py")
 
@@ -109,6 +110,7 @@ def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
     assert ended.code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "words"),
     [
@@ -139,6 +141,7 @@ def test_examples_survive(tmp_path: Path, example: str, words: tuple[str, ...]) 
     assert ended.code == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "reasons"),
     [
@@ -158,6 +161,7 @@ def test_a_random_state_from_which_nothing_follows_is_not_red(
     assert ended.code == 0
 
 
+@pytest.mark.slow
 def test_data_do_not_come_back_without_a_loader(tmp_path: Path) -> None:
     """With one they do, as examples/data/train.py shows."""
     ended = chaos(tmp_path, *TWO, "--faults", "kill", "--seed", "4", DATA, "{dir}")
@@ -166,6 +170,7 @@ def test_data_do_not_come_back_without_a_loader(tmp_path: Path) -> None:
     assert ended.reasons == {"iterator-made-after-restore"}
 
 
+@pytest.mark.slow
 def test_wrong_results_get_the_right_opinion(tmp_path: Path) -> None:
     """After a persistent error of one of its two places, no job can go on."""
     kinds = "wrong-result,wrong-result-always"
@@ -182,6 +187,7 @@ def test_wrong_results_get_the_right_opinion(tmp_path: Path) -> None:
         assert verdict["identical_from"] is not None
 
 
+@pytest.mark.slow
 def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
     """One that a rank wrote, and two that something else changed on the disk.
 
@@ -205,6 +211,7 @@ def test_no_finished_run_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
     assert tried == ["nan"], ended.text
 
 
+@pytest.mark.slow
 def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(tmp_path: Path) -> None:
     hows = ("replica", "nan")
     faults = [f"- {{kind: bad-checkpoint, how: {how}, rank: 0, iteration: 25}}" for how in hows]
@@ -256,6 +263,7 @@ def test_the_bugs_are_named(tmp_path: Path, bugs: dict[str, tuple[str, str]]) ->
     assert found >= set(bugs.values()), ended.text
 
 
+@pytest.mark.slow
 def test_a_sound_place_that_is_called_broken_is_red(tmp_path: Path) -> None:
     words = ("--faults", "wrong-result", "--seed", "2")
 

@@ -43,6 +43,7 @@ def is_harmless(tmp_path: Path, ended: Ended) -> list[str]:
     return [note.what for note in outcome.notes]
 
 
+@pytest.mark.slow
 def test_a_slow_network(tmp_path: Path) -> None:
     if reason := slow_network.not_possible():
         pytest.skip(reason)

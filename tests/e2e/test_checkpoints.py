@@ -205,6 +205,7 @@ LARGE = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("warm", [False, True])
 def test_a_state_of_thousands_of_tensors_is_saved_in_the_same_memory(
     tmp_path: Path, warm: bool

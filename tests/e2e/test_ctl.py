@@ -192,6 +192,7 @@ def test_ranks_save_before_they_stop(tmp_path: Path) -> None:
         assert job.finish() == 75
 
 
+@pytest.mark.slow
 def test_two_launchers_in_one_directory(tmp_path: Path) -> None:
     with nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2:3", "--max-restarts", "1") as start:
         one = start("one", "last_call_timeout=60")

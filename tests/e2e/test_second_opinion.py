@@ -11,7 +11,7 @@ from tests.e2e.launcher import launched, nodes_of_a_job
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.e2e, pytest.mark.torch]
+pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.usefixtures("no_compiler")]
 
 # DDP by hand: a matrix product of which one bit is flipped on the slot BAD, if any.
 SCRIPT = """

@@ -22,7 +22,7 @@ import pytest
 
 from tests.e2e.launcher import DEADLINE_S, launched, nodes_of_a_job, wait_until_gone
 
-pytestmark = pytest.mark.e2e
+pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("no_compiler")]
 
 SAMPLES = int(os.environ.get("SIGNALLED_SAMPLES", "0"))
 FIRST = int(os.environ.get("SIGNALLED_SEED", "0"))

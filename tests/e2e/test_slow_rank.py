@@ -83,6 +83,7 @@ def test_a_job_of_one_node_is_ended_where_that_was_chosen(tmp_path: Path) -> Non
 SLOW_ON_TWO = "rank == 2 and os.environ['ROLE_NAME'] == 'two' and os.path.exists('spare')"
 
 
+@pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_slow_node(tmp_path: Path) -> None:
     """It is no restart of those that the job is allowed."""
     script = SCRIPT.replace("rank == 2", SLOW_ON_TWO)

@@ -95,6 +95,7 @@ LEARNED = r"""
 """
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)  # the import has the lowest priority
 def test_restarted_ranks_find_what_earlier_ones_have_imported(tmp_path: Path) -> None:
     installed = tmp_path / "site-packages"
@@ -122,6 +123,7 @@ def test_restarted_ranks_find_what_earlier_ones_have_imported(tmp_path: Path) ->
         assert "pother" in report.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.skipif(not Path("/proc/self/autogroup").exists(), reason="no autogroups here")
 def test_what_is_learned_gives_way_to_the_ranks_among_sessions_too(tmp_path: Path) -> None:

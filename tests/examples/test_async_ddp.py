@@ -38,6 +38,7 @@ def launched(tmp_path: Path, *options: str) -> str:
     return ended.stdout
 
 
+@pytest.mark.slow
 def test_the_newest_finished_checkpoint_is_loaded_on_any_number_of_ranks(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     text = launched(tmp_path, "--nproc-per-node=2")

@@ -75,6 +75,7 @@ def test_lines_are_shown_with_their_time_and_a_remark(capsys: pytest.CaptureFixt
     assert second == " 12.00 s | step 20/200"
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.torch
 @pytest.mark.timeout(240)

@@ -44,6 +44,7 @@ def run(tmp_path: Path, ranks: int, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_goes_on(tmp_path: Path) -> None:
     first = run(tmp_path, 2, "--steps", "20")
     assert "starting after step 0" in first

@@ -47,12 +47,14 @@ def test_recordings() -> None:
     assert "5 calls of gloo" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.usefixtures("no_compiler")
 def test_a_session_that_stops(tmp_path: Path) -> None:
     assert "2 rank(s)" in training_rows.stops(tmp_path, "cpu", rows.run, ranks=2)
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.usefixtures("no_compiler")
 def test_a_job_that_is_killed(tmp_path: Path) -> None:

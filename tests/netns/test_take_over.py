@@ -85,6 +85,7 @@ def test_halves(job: Callable[..., Job], half: str) -> None:
     run.one_world()
 
 
+@pytest.mark.slow
 def test_a_bad_network_costs_no_restart(job: Callable[..., Job]) -> None:
     """300 ms there and back, and every twentieth packet is lost, for some leases of 5 s."""
     if reason := why_no_line():

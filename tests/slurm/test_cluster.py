@@ -51,6 +51,7 @@ def test_each_node_is_a_machine_of_its_own() -> None:
         assert {"one", "two"}.isdisjoint(there.split())
 
 
+@pytest.mark.slow
 def test_a_node_loses_its_power_and_comes_back() -> None:
     with running() as cluster:
         job = cluster.run(

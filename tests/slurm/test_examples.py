@@ -72,6 +72,7 @@ def test_a_crash_is_survived_and_ranks_follow_the_tasks(
     assert outcomes(job) == {"n1": "finished", "n2": "finished"}
 
 
+@pytest.mark.slow
 def test_a_node_is_lost_with_its_slurmd(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_ctrl_c_in_the_terminal_of_an_allocation(cluster: Cluster, script: Path)
     assert cluster.run("squeue", "--noheader") == ""
 
 
+@pytest.mark.slow
 def test_a_job_without_enough_nodes_goes_back_to_the_queue(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:
@@ -261,6 +263,7 @@ def coordinator(cluster: Cluster, cwd: Path, *more: str) -> subprocess.Popen[byt
 ARRAY = {"COORDINATOR": "login:29400", "NODES": "1:2", "RUN": "array"}
 
 
+@pytest.mark.slow
 def test_each_node_is_a_task_of_an_array(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:

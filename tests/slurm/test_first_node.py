@@ -67,6 +67,7 @@ def until_slurm_says(text: str, cluster: Cluster) -> None:
         watch.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_back", [False, pytest.param(True, marks=pytest.mark.slurm)])
 def test_it_goes_on_and_leaves_the_queue(
     start: Callable[..., Job], cluster: Cluster, tmp_path: Path, is_back: bool

@@ -19,6 +19,7 @@ slurm = pytest.mark.slurm
 THREE = ("--nodes=3",)
 
 
+@pytest.mark.slow
 def test_a_spare_takes_the_place_of_a_node_without_power(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:

@@ -49,6 +49,7 @@ class Jobs:
         self.states |= {f"{id_}_{task}": "FAILED" if task else "COMPLETED" for task in range(tasks)}
 
 
+@pytest.mark.slow
 def test_jobs_of_all_kinds_are_told_once(
     cluster: Cluster, service: Service, tmp_path: Path
 ) -> None:

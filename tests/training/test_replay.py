@@ -87,6 +87,7 @@ def test_training_ends_as_it_does_without_a_replay() -> None:
     assert ends[0] == ends[1]
 
 
+@pytest.mark.slow
 def test_any_bit_of_a_gradient_is_seen_100_of_100(model: nn.Module) -> None:
     chance = random.Random(2)
     parameters = dict(model.named_parameters())

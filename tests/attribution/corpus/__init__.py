@@ -40,7 +40,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-import yaml
+import msgspec
 
 from tests.attribution.corpus.ordinary import Clock, preamble, prefix, training
 
@@ -52,7 +52,7 @@ LINES = 2000  # ordinary lines of a log, at least
 _ENTRY = re.compile(r"(-|[\d,-]+) \+?(-?[\d.]+)(?:/(-?[\d.]+))?\| ?(.*)")
 _TOKEN = re.compile(r"\{([rlhpstTjgkaxXo])\}")
 # What follows from a failure on ranks that are healthy, by kind (ranks, launcher) and name.
-CONSEQUENCES: dict[str, dict[str, list[str]]] = yaml.safe_load(
+CONSEQUENCES: dict[str, dict[str, list[str]]] = msgspec.yaml.decode(
     Path(__file__).with_name("consequences.yaml").read_text()
 )
 
@@ -174,12 +174,11 @@ def _interleave(queues: list[list[str]], rng: random.Random) -> list[str]:
 
 def cases(part: str) -> list[Case]:
     """All cases of a part, by cause and name."""
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     paths = sorted((Path(__file__).parent / part).glob("*.yaml"))
     return [
         _case(raw, part, path.stem)
         for path in paths
-        for raw in yaml.load(path.read_text(), Loader=loader)
+        for raw in msgspec.yaml.decode(path.read_text())
     ]
 
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import yaml
+import msgspec
 
 if TYPE_CHECKING:
     import random
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 Block = tuple[float, str]  # seconds since the failure, lines
 
-_TEXTS = yaml.safe_load(Path(__file__).with_name("ordinary.yaml").read_text())
+_TEXTS = msgspec.yaml.decode(Path(__file__).with_name("ordinary.yaml").read_text())
 STARTING: list[str] = _TEXTS["starting"].split("\n")
 CHATTER: list[str] = _TEXTS["chatter"].split("\n")
 NCCL: list[str] = _TEXTS["nccl"].split("\n")

@@ -11,15 +11,17 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
-import yaml
 
 from undaunted.attribution.logs.analyse import read_folder
 
 if TYPE_CHECKING:
     from undaunted.attribution.findings import Finding
 
-CASES: list[dict[str, Any]] = yaml.safe_load(Path(__file__).with_name("reported.yaml").read_text())
+CASES: list[dict[str, Any]] = msgspec.yaml.decode(
+    Path(__file__).with_name("reported.yaml").read_text()
+)
 
 
 def _steps(found: re.Match[str]) -> str:

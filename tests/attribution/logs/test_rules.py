@@ -8,7 +8,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import yaml
 
 from undaunted.attribution.findings import CAUSES
 from undaunted.attribution.logs.prefixes import read_prefix
@@ -32,7 +31,7 @@ try:
 except ImportError:
     import sre_parse as parser
 
-TABLE: dict[str, Any] = yaml.safe_load(FILE.read_text())
+TABLE: dict[str, Any] = msgspec.yaml.decode(FILE.read_text())
 RULES = [Rule(msgspec.convert(row, _Row)) for row in TABLE["rules"]]
 EXPRESSIONS = [
     TABLE["harmless"],
@@ -41,12 +40,16 @@ EXPRESSIONS = [
     *TABLE["steps"]["lines"],
     *(row[key] for row in TABLE["rules"] for key in ("line", "unless") if key in row),
 ]
-PROGRESS: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("progress.yaml").read_text())
+PROGRESS: dict[str, Any] = msgspec.yaml.decode(
+    Path(__file__).with_name("progress.yaml").read_text()
+)
 MESSAGES = {message["id"]: message for row in TABLE["rules"] for message in row.get("messages", ())}
-MESSAGE_LINES: dict[str, list[str]] = yaml.safe_load(
+MESSAGE_LINES: dict[str, list[str]] = msgspec.yaml.decode(
     Path(__file__).with_name("messages.yaml").read_text()
 )
-LINES: dict[str, list[str]] = yaml.safe_load(Path(__file__).with_name("lines.yaml").read_text())
+LINES: dict[str, list[str]] = msgspec.yaml.decode(
+    Path(__file__).with_name("lines.yaml").read_text()
+)
 
 
 def meaning_of(line: str, *, ends_traceback: bool = False) -> Meaning | None:

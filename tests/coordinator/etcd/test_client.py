@@ -162,6 +162,7 @@ def test_a_restart_of_etcd_changes_nothing(etcd: Etcd) -> None:
     run(main)
 
 
+@pytest.mark.slow
 def test_nothing_is_persisted_while_etcd_is_paused(etcd: Etcd) -> None:
     async def main() -> None:
         a, b = Candidate("a", etcd.url, lease_s=3), Candidate("b", etcd.url, lease_s=3)

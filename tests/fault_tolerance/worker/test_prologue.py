@@ -172,6 +172,7 @@ def stand_ins(tmp_path_factory):
 PROGRAMS = [Program(*each) for each in product(WAYS, PLACES)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_torch_finds_in_the_template_what_it_finds_in_a_new_process(tmp_path, stand_ins, way):
     left = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,11 @@ import pytest
 
 from tests.e2e.launcher import launched
 
-pytestmark = [pytest.mark.integration, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = """
@@ -69,7 +74,8 @@ def run(folder: Path, more: str, *options: str, **env: str) -> tuple[int, str, s
     """Return how the launcher ended, what parameters came out, and all that was said."""
     folder.mkdir(exist_ok=True)
     script = SCRIPT.replace("    {more}\n", more)
-    with launched(folder, script, *OPTIONS, *options, PYTHONPATH=str(ROOT), **env) as launcher:
+    path = os.pathsep.join([str(ROOT), os.environ["PYTHONPATH"]])
+    with launched(folder, script, *OPTIONS, *options, PYTHONPATH=path, **env) as launcher:
         code = launcher.finish(300)
         found = re.search(r"end (\w+)", launcher.text)
         return code, found.group(1) if found else "", launcher.text

@@ -20,7 +20,11 @@ from tests.e2e.launcher import Launcher
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.integration, pytest.mark.e2e]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 SCRIPT = str(Path(__file__).with_name("train.py"))
 OPTIONS = ("--nproc-per-node", "2", "--max-restarts", "5")

@@ -13,9 +13,14 @@ from tests.e2e.launcher import Launcher
 from undaunted.data import Loader
 
 pytest.importorskip("torchtitan")
-from tests.integrations.torchtitan.test_torchtitan import write_texts
+from tests.integrations.torchtitan.test_torchtitan import environment, write_texts
 
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 SCRIPT = str(Path(__file__).with_name("train.py"))
 LIMIT_S = 180.0  # imports take long on a busy machine
@@ -26,11 +31,11 @@ Noted = dict[int, set[tuple[tuple[int, ...], float]]]
 
 
 def launched(folder: Path, ranks: int, disturb: str = "") -> str:
-    options = ["--nproc-per-node", str(ranks), "--max-restarts", "2"]
+    options = ["--nproc-per-node", str(ranks), "--max-restarts", "2", "--preload", "on_cpu"]
     launcher = Launcher(
         [*options, SCRIPT, "--module", "with_loader", "--config", "tiny"],
         folder,
-        {"DISTURB": disturb, "HF_HOME": str(folder / "hf"), "HF_HUB_OFFLINE": "1"},
+        environment(folder, disturb),
     )
     try:
         assert launcher.finish(LIMIT_S) == 0, launcher.text

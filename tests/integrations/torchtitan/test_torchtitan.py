@@ -23,7 +23,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytest.importorskip("torchtitan")
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 SCRIPT = str(Path(__file__).with_name("train.py"))
 LIMIT_S = 180.0  # imports take long on a busy machine
@@ -50,23 +55,27 @@ def write_texts(folder: Path) -> None:
     )
 
 
+def environment(folder: Path, disturb: str) -> dict[str, str]:
+    paths = [str(Path(SCRIPT).parent), os.environ["PYTHONPATH"]]  # for what is preloaded
+    return {
+        "DISTURB": disturb,
+        "HF_HOME": str(folder / "hf"),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONPATH": os.pathsep.join(paths),
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread would forbid that
+    }
+
+
 @contextlib.contextmanager
 def trained(folder: Path, disturb: str = "", run: str = "run") -> Iterator[Launcher]:
     if not (folder / "data").exists():
         write_texts(folder)
-    paths = [str(Path(SCRIPT).parent), os.environ.get("PYTHONPATH", "")]  # for what is preloaded
     options = ["--nproc-per-node", "2", "--max-restarts", "5"]
     options += ["--ft-rank-section-timeouts", "step:10s", "--preload", "on_cpu"]
     launcher = Launcher(
         ["--run-dir", run, *options, SCRIPT, "--module", "tiny", "--config", "tiny"],
         folder,
-        {
-            "DISTURB": disturb,
-            "HF_HOME": str(folder / "hf"),
-            "HF_HUB_OFFLINE": "1",
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "JE_ARROW_MALLOC_CONF": "background_thread:false",  # a thread would forbid that
-        },
+        environment(folder, disturb),
     )
     launcher.run_dir = folder / run
     try:

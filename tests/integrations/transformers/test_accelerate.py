@@ -9,7 +9,12 @@ import pytest
 from tests.e2e.launcher import Launcher
 
 pytest.importorskip("accelerate")
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 SCRIPT = str(Path(__file__).with_name("loop.py"))
 LIMIT_S = 180.0  # imports take long on a busy machine

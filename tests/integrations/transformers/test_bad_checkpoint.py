@@ -12,8 +12,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.timeout(300),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
+OPTIONS = ("--max-restarts", "4", "--preload", "transformers.trainer")
 # The newest checkpoint gets a NaN into one weight, then the rank is killed.
 TRAINING = """
     import math, os, signal
@@ -62,7 +68,7 @@ TRAINING = """
 
 
 def test_the_one_before_it_is_loaded(tmp_path: Path) -> None:
-    with launched(tmp_path, TRAINING, "--max-restarts", "4") as launcher:
+    with launched(tmp_path, TRAINING, *OPTIONS) as launcher:
         assert launcher.finish(timeout_s=240.0) == 0, launcher.text
         begins = [line.rpartition("/")[2] for line in launcher.seen if "begins at" in line]
     assert begins == ["begins at None", "checkpoint-60", "checkpoint-40"]

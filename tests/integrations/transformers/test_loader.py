@@ -70,6 +70,7 @@ def test_other_ranks_have_the_same_samples_in_each_step(tmp_path: Path) -> None:
 
     def launched(ranks: int, *given: str) -> tuple[int, str]:
         options = ["--nproc-per-node", str(ranks), "--max-restarts", "1"]
+        options += ["--preload", "transformers.trainer"]
         launcher = Launcher([*options, SCRIPT, "job", *given], tmp_path)
         try:
             return launcher.finish(LIMIT_S), launcher.text

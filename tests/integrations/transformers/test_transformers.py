@@ -17,10 +17,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 pytest.importorskip("transformers")
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(400)]
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.e2e,
+    pytest.mark.timeout(400),
+    pytest.mark.usefixtures("no_compiler"),
+]
 
 SCRIPT = str(Path(__file__).with_name("train.py"))
 LIMIT_S = 180.0  # imports take long on a busy machine
+PRELOAD = ("--preload", "transformers.trainer")
 
 
 @contextlib.contextmanager
@@ -29,9 +35,10 @@ def trained(
     *given: str,
     run: str = "run",
     options: Sequence[str] = ("--ft-rank-section-timeouts", "step:6s"),
+    preload: Sequence[str] = PRELOAD,
 ) -> Iterator[Launcher]:
     (folder / "job").mkdir(exist_ok=True)
-    words = ["--run-dir", run, "--nproc-per-node", "2", "--max-restarts", "3", *options]
+    words = ["--run-dir", run, "--nproc-per-node", "2", "--max-restarts", "5", *preload, *options]
     launcher = Launcher([*words, SCRIPT, "job", *given], folder, {"HF_HUB_OFFLINE": "1"})
     launcher.run_dir = folder / run
     try:
@@ -55,24 +62,14 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(
-    ("disturb", "goes_on_at"),
-    [
-        ("kill:1:13", "10"),
-        ("hang:0:17", "15"),
-        ("kill_save:0:15", "10"),
-        ("kill_save:1:15", "10"),
-    ],
-)
-def test_a_rank_is_lost(
-    tmp_path: Path, undisturbed: list[str], disturb: str, goes_on_at: str
-) -> None:
+def test_ranks_are_lost(tmp_path: Path, undisturbed: list[str]) -> None:
+    disturb = "kill:1:7,kill_save:0:10,kill_save:1:15,hang:0:17"
     with trained(tmp_path, f"disturb={disturb}") as launcher:
-        assert launcher.finish(LIMIT_S) == 0, launcher.text
+        assert launcher.finish(2 * LIMIT_S) == 0, launcher.text
         assert len(launcher.events("job_ended")) == 1
     starts = [line.rpartition("goes on from ")[2] for line in launcher.seen if "goes on" in line]
-    names = [Path(start).name for start in starts]
-    assert names == ["None"] * 2 + [f"checkpoint-{goes_on_at}"] * 2
+    names = [Path(start).name.removeprefix("checkpoint-") for start in starts]
+    assert names[::2] == names[1::2] == ["None", "5", "5", "10", "15"]
     assert results(tmp_path) == undisturbed
 
 
@@ -81,7 +78,8 @@ def test_a_kill_when_another_template_has_imported_transformers(
     tmp_path: Path, undisturbed: list[str]
 ) -> None:
     options = ("--ft-rank-section-timeouts", "step:840s")
-    with trained(tmp_path, "disturb=kill:1:13", "after=learned", options=options) as launcher:
+    given = ("disturb=kill:1:13", "after=learned")
+    with trained(tmp_path, *given, options=options, preload=()) as launcher:
         launcher.wait_for("goes on", LIMIT_S)
         while not launcher.events("imports_learned"):
             assert launcher.process.poll() is None, launcher.text

@@ -1,9 +1,9 @@
 """A script of the `Trainer`: a tiny GPT-2 with dropout, shuffled data, evaluation and saves.
 
 `python train.py FOLDER [name=value ...]`: rank 0 writes a digest of the parameters at the end to
-FOLDER/result-0, rank 1 to result-1. What goes wrong, once: kill, hang, signal (in a step),
-signal_evaluation (in its second batch) or kill_save (rank 0 before it writes the state of the
-trainer, rank 1 before that of its generators).
+FOLDER/result-0, rank 1 to result-1. What goes wrong, each once: disturb=kill:1:7,hang:0:17 is a
+rank and a step each. kill, hang and signal are in a step, signal_evaluation in its second batch,
+kill_save is before rank 0 writes the state of the trainer, or rank 1 that of its generators.
 after=FILE: a kill waits for this file.
 With seen=own rank 1 does not see what rank 0 has saved, as on nodes with disks of their own.
 """
@@ -32,16 +32,15 @@ def wait_for(path):
 
 
 class Disturbance(TrainerCallback):
-    """What goes wrong, once for each job."""
+    """What goes wrong, each once for a job."""
 
     def __init__(self):
-        kind, _, at = GIVEN.get("disturb", "none:0:0").partition(":")
-        rank, _, step = at.partition(":")
-        self.kind, self.rank, self.step = kind, int(rank), int(step)
+        self.due = GIVEN.get("disturb", "").split(",")
 
     def now(self, state, kind):
-        once = FOLDER / "disturbed"
-        if (kind, RANK, state.global_step) != (self.kind, self.rank, self.step) or once.exists():
+        what = f"{kind}:{RANK}:{state.global_step}"
+        once = FOLDER / f"disturbed-{what}"
+        if what not in self.due or once.exists():
             return False
         once.touch()
         return True

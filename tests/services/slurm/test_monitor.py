@@ -324,6 +324,7 @@ def intents(service: Service, intent: str) -> list[str]:
         return [post["job_id"] for post in service.posts if post["analysis_intent"] == intent]
 
 
+@pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(240)
 def test_a_thousand_jobs_come_and_go_each_is_told_once(
