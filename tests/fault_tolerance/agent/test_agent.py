@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 CODE = """
 import socket, sys
 from undaunted.fault_tolerance.agent import agent, start
+from undaunted.fault_tolerance import run_lock
 from undaunted.fault_tolerance.run_config import RunConfig
 
 def bug(self, *_):
@@ -40,7 +41,7 @@ config = RunConfig(
 ours, theirs = socket.socketpair()
 if where == "_front_says":
     ours.send(b"x")
-sys.exit(start.run_agent(config, theirs))
+sys.exit(start.run_agent(config, theirs, None, run_lock.NO_LOCKS))
 """
 
 
