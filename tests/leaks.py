@@ -91,10 +91,15 @@ class Snapshot:
 
     def lines(self) -> list[str]:
         return [
-            f"{kind}: {name}" + (f" ({count} times)" if count > 1 else "")
+            f"{kind}: {described(kind, name)}" + (f" ({count} times)" if count > 1 else "")
             for kind in KINDS
             for name, count in sorted(self.found.get(kind, Counter()).items())
         ]
+
+
+def described(kind: str, name: str) -> str:
+    process = read_process(int(name.split()[1])) if kind == "processes" else None
+    return name if process is None else f"{name} ({command_of(process)})"
 
 
 def take(kinds: tuple[str, ...] = KINDS) -> Snapshot:
@@ -109,7 +114,7 @@ def processes() -> Iterator[str]:
     """Living descendants. Dead ones that nobody waited for are not running and hold nothing."""
     for process in descendants():
         if process.state not in "ZX":
-            yield f"pid {process.pid} ({command_of(process)})"
+            yield f"pid {process.pid}"  # a program may change its command
 
 
 def fds() -> Iterator[str]:
@@ -385,11 +390,11 @@ class LeakCheck:
     def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, object, object]:
         try:
             result = yield
-            left = leftovers(self.before, lambda: self.shared)
+            left = leftovers(self.before, lambda: self.shared).lines()
         finally:
             self.end_processes()
-        if left.found:
-            pytest.fail("the test left behind:\n  " + "\n  ".join(left.lines()), pytrace=False)
+        if left:
+            pytest.fail("the test left behind:\n  " + "\n  ".join(left), pytrace=False)
         return result
 
     def end_processes(self) -> None:
