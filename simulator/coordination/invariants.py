@@ -234,7 +234,7 @@ class Checker:
             self._led_in = max(self._led_in, ledger.epoch)
             return
         leader, since = self._epochs.get(self._led_in), self._simulation.now - _ASKED_NS
-        if leader is None or leader not in self.alive:
+        if leader is None or leader not in self.alive or leader in self.ended_as:
             raise BegunAnew
         quorum = not register.lacking(self.alive - self.ended_as.keys(), self.ledger)
         well = quorum and self._touched_until.get(leader[0], 0) <= since

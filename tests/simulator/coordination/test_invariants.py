@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.coordination.invariants import Checker
+from simulator.coordination.invariants import BegunAnew, Checker
 from simulator.coordination.setup import BY_HAND, Setup
 from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
@@ -424,6 +424,18 @@ def test_one_leader_per_epoch() -> None:
     assert made.takeovers == 1
     with pytest.raises(InvariantError, match="a and c both lead epoch 5"):
         made.leads(("c", "1"), 5, takeover=True)
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_another_job_under_the_same_name_waits_for_the_end_of_the_first(over: bool) -> None:
+    made = checker()
+    made.leads(("a", "1"), 5, takeover=False)
+    made.begin(("a", "1"), ledger(0, "a", "b", epoch=5, birth=5))
+    made._simulation.run(60 * S)
+    if over:
+        made.ended(("a", "1"), "finished", "every rank exited with 0", "a", birth=5)
+    with pytest.raises(BegunAnew if over else InvariantError):
+        made.begin(("c", "1"), ledger(0, "c", "d", epoch=9, birth=9))
 
 
 def test_a_hang_is_judged_in_time_unless_its_leader_stood_still() -> None:

@@ -153,6 +153,8 @@ def test_what_was_found_once_where_healthy_nodes_go_on(seed: int, kinds: Sequenc
         (vary(100039, 2, 1), 100039, tuple(KINDS), 20),
         # A leader without its disk stood still, and heard then that the job had begun.
         (vary(101228, 2, 1), 101228, tuple(KINDS), 20),
+        # The leader of a job that had ended a moment before was still there: a wrong check.
+        (vary(103266, 1, 2), 103266, tuple(KINDS), 20),
         # A start was heard after an order to end the job that had come after it: a wrong check.
         (vary(90177, 4, 2), 90177, tuple(KINDS), 20),
         # Only a leader whose machine was gone knew of a committee: wrongly one that could elect.
