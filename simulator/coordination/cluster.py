@@ -860,12 +860,12 @@ def why_beyond_help(cluster: Cluster) -> str:
 
 
 def _remembered(cluster: Cluster) -> p.Ledger:
-    """The newest ledger; the newest that an agent knows, if a disk is lost."""
-    newest = cluster.checker.ledger
-    if not cluster.checker.disk_lost:
-        return newest
+    """The newest ledger that is left: what only a machine knew that is gone, nobody knows."""
+    if cluster.setup.standalone or cluster.setup.etcd:
+        return cluster.checker.ledger
     alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
     known = [each.follower.knows.ledger for each in alive]
+    known += [cluster.disks[each.name] for each in alive if each.name in cluster.disks]
     return reduce(lambda one, other: other if p.newer(other, one) else one, known, p.NO_LEDGER)
 
 

@@ -12,6 +12,7 @@ from simulator.coordination.setup import BY_HAND, COORDINATOR
 from simulator.run import InvariantError
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import register
+from undaunted.coordinator.lead.leader import UNHELD
 from undaunted.coordinator.policy.messages import ExclusionOrdered, RestartOrdered
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ class Checker:
         self._blamed: set[tuple[Seat, int, int, str]] = set()
         self._stops_after: dict[tuple[int, int], int] = {}  # by epoch and round
         self._restarts: list[tuple[JobPolicy, int, list[int]]] = []  # how many, when they came
-        self._ended_by_hand: set[int] = set()  # epochs of leaders that were told to end the job
+        # By the epoch of a leader that was told to end the job: the last round it had started.
+        self._ended_by_hand: dict[int, int] = {}
+        self._stopped_without_etcd: set[int] = set()  # rounds; what follows them costs nothing
         self._examined: dict[str, tuple[Examination, int]] = {}  # by the leader's node: since when
 
     @property
@@ -231,7 +234,7 @@ class Checker:
             self._led_in = max(self._led_in, ledger.epoch)
             return
         leader, since = self._epochs.get(self._led_in), self._simulation.now - _ASKED_NS
-        if leader is None or leader not in self.alive:
+        if leader is None or leader not in self.alive or leader in self.ended_as:
             raise BegunAnew
         quorum = not register.lacking(self.alive - self.ended_as.keys(), self.ledger)
         well = quorum and self._touched_until.get(leader[0], 0) <= since
@@ -344,9 +347,12 @@ class Checker:
 
     def decides(self, epoch: int, policy: JobPolicy) -> None:
         """A leader's policy has taken an event: perhaps an order to end the job."""
-        ending = policy.ending or policy.last.closing.ending
+        closing = policy.last.closing
+        ending = policy.ending or closing.ending
         if ending is not None and BY_HAND in ending.reason:
-            self._ended_by_hand.add(epoch)
+            self._ended_by_hand.setdefault(epoch, policy.round)
+        if UNHELD in closing.reason:
+            self._stopped_without_etcd.add(policy.round)
 
     def examines(self, node: str, examination: Examination | None) -> None:
         """A leader waits for what nodes have seen, after a limit was passed; None = it does not."""
@@ -450,11 +456,13 @@ class Checker:
             first += seat.slots
         if len({seat.node for seat in table}) != len(table) or len(table) < self._setup.nodes:
             self._fail(f"each rank in one place: round {number} runs on {_names(table)}")
-        if ledger.epoch in self._ended_by_hand:
+        # A start that was under way as the order came may be heard after it.
+        if number > self._ended_by_hand.get(ledger.epoch, number):
             self._fail(f"an order ends the job: round {number} begins after it")
         if back := [seat.node for seat in table if seat.node in excluded]:
             self._fail(f"who is excluded stays so: {', '.join(back)} in round {number}")
-        most = 1 + self._setup.max_restarts + len(self.told_to_leave) + self.free_rounds
+        free = len(self.told_to_leave) + self.free_rounds + len(self._stopped_without_etcd)
+        most = 1 + self._setup.max_restarts + free
         if not self._setup.elastic and len(self._rounds) > most:
             self._fail(f"the budget: round {number} is number {len(self._rounds)} of {most}")
         if number > self._newest:

@@ -1067,6 +1067,23 @@ def test_grants_one_claim_per_epoch_and_only_without_a_leader():
     assert harness.last(c.Dial).address == "host-b:1"
 
 
+def test_whose_claim_was_granted_is_looked_for_where_only_its_claim_says():
+    """A spare of which this node has not heard is elected by a committee that it does not know."""
+    harness = Harness("c").running()
+    harness.follower.knows.ledger = ledger("ac")
+    harness.handle(c.Closed(harness.link, "reset"))
+    claim = p.Claim(node="d", incarnation="d1", epoch=50, ledger=p.brief(ledger("acd", version=9)))
+    assert harness.handle(c.Asked(1, claim))[0].message.granted
+    dialled = []
+    for _ in range(12):  # the first connections are cut
+        harness.handle(c.Closed(harness.link, "unreachable"))
+        harness.pass_time(1)
+        dialled.append(harness.last(c.Dial).address)
+    assert dialled[0] == "host-d:1"
+    assert dialled.count("host-d:1") > 1
+    assert "host-a:1" in dialled
+
+
 def grants_to(harness: Harness, node: str, epoch: int) -> bool:
     claim = p.Claim(node=node, incarnation=f"{node}1", epoch=epoch, ledger=ledger("abcde"))
     answer = harness.handle(c.Asked(1, claim))[0]

@@ -502,6 +502,21 @@ def test_a_leader_that_stood_still_starts_nothing_before_a_loss_is_decided_about
     assert harness.heard("a", m.Start)
 
 
+def test_a_leader_that_stood_still_and_hears_that_the_job_had_begun_forgets_nothing_of_it():
+    """Its disk was lost, so that it took the job for a new one; what was ordered holds for it."""
+    harness = Harness(min_nodes=2, max_nodes=2)
+    harness.hello("a")
+    harness.now += 20 * S
+    harness.report("a", m.LimitsOrdered, 1, limits={"step": 60.0}, by="somebody")
+    known = ledger("bc", round=4, restarts_used=1, excluded={"d": "bad NIC"}, history=b"failures")
+    harness.hello("b", round=4, ledger=known)
+    harness.pass_time(30, alive="ab")
+    knows = harness.leader.ledger
+    assert knows.pending_round == 5
+    assert (knows.excluded, knows.history) == ({"d": "bad NIC"}, b"failures")
+    assert (knows.restarts_used, knows.limits.limits) == (2, {"step": 60.0})
+
+
 def test_one_that_is_lost_long_after_the_leader_stood_still_is_replaced():
     harness = Harness().running()
     harness.hello("d")

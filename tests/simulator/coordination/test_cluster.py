@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from simulator.coordination.cluster import why_beyond_help
 from simulator.coordination.setup import Setup
 from tests.simulator.coordination.jobs import FOUR, S, at, finish, job, nodes_of_last_round
 
@@ -63,6 +64,18 @@ def test_another_machine_comes_instead_of_one_that_lost_power() -> None:
     cluster.simulation.run(30 * S)
     assert cluster.checker.job_runs
     assert sorted(nodes_of_last_round(cluster)) == ["n000", "n001", "n002", "n077"]
+
+
+@pytest.mark.parametrize("heard", [False, True])
+def test_a_committee_leads_on_only_if_it_has_heard_that_it_is_one(heard: bool) -> None:
+    """The leader keeps the register alone until a third launcher is back, and is lost then."""
+    back = at(6, "kill", "n002", lasts=10)
+    cut = at(19 if heard else 16.1, "isolate", "n000", lasts=6)
+    cluster = job(Setup(2, 1), faults=[back, cut, at(20, "power", "n000", lasts=3, to="n077")])
+    cluster.simulation.run(70 * S)
+    assert cluster.checker.job_runs == heard
+    lost = "nobody can take over from n000, which is lost"
+    assert why_beyond_help(cluster) == ("" if heard else lost)
 
 
 def test_a_launcher_that_is_told_to_leave_is_replaced() -> None:

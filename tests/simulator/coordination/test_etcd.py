@@ -53,6 +53,10 @@ def test_a_launcher_that_is_started_after_the_end_has_a_job_of_its_own() -> None
     assert not run(vary(535, 2, 1, etcd=True), 535, kinds=ALL).problem
 
 
+def test_a_round_that_is_stopped_since_etcd_does_not_answer_is_beside_the_budget() -> None:
+    assert not run(vary(95080, 4, 2, etcd=True), 95080, kinds=ALL).problem
+
+
 @pytest.mark.parametrize(("nodes", "spares"), [(1, 1), (2, 0), (2, 1), (3, 0)])
 def test_every_kind_of_fault_in_a_small_job(nodes: int, spares: int) -> None:
     for seed in range(4):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from simulator.coordination.invariants import Checker
+from simulator.coordination.invariants import BegunAnew, Checker
 from simulator.coordination.setup import BY_HAND, Setup
 from simulator.run import InvariantError
 from simulator.virtual.engine import Simulation
+from undaunted.coordinator.lead.leader import UNHELD
 from undaunted.coordinator.policy.messages import NodeFailed, Outcome, RestartOrdered
 from undaunted.coordinator.policy.policy import Ending, JobPolicy
 from undaunted.coordinator.policy.verdict import Examination
@@ -425,6 +426,18 @@ def test_one_leader_per_epoch() -> None:
         made.leads(("c", "1"), 5, takeover=True)
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_another_job_under_the_same_name_waits_for_the_end_of_the_first(over: bool) -> None:
+    made = checker()
+    made.leads(("a", "1"), 5, takeover=False)
+    made.begin(("a", "1"), ledger(0, "a", "b", epoch=5, birth=5))
+    made._simulation.run(60 * S)
+    if over:
+        made.ended(("a", "1"), "finished", "every rank exited with 0", "a", birth=5)
+    with pytest.raises(BegunAnew if over else InvariantError):
+        made.begin(("c", "1"), ledger(0, "c", "d", epoch=9, birth=9))
+
+
 def test_a_hang_is_judged_in_time_unless_its_leader_stood_still() -> None:
     made = checker()
     examination = Examination(("a", "b"), failed="a")
@@ -465,6 +478,20 @@ def test_a_round_that_begins_though_the_end_was_ordered() -> None:
         made.begin(("a", "1"), ledger(1, "a", "b", epoch=6))
 
 
+def test_a_round_that_was_started_before_the_end_was_ordered_may_begin_after_it() -> None:
+    made = checker()
+    made.leads(("a", "1"), 5, takeover=False)
+    ending = Ending(Outcome.NO_RESTART, f"{BY_HAND} on node a asked for a shutdown")
+    policy = JobPolicy(made._setup.policy, round=1)
+    policy.last.closing.ending = ending
+    made.decides(5, policy)
+    made.begin(("a", "1"), ledger(1, "a", "b", epoch=5))
+    policy.round = 2
+    made.decides(5, policy)
+    with pytest.raises(InvariantError, match="an order ends the job: round 2"):
+        made.begin(("a", "1"), ledger(2, "a", "b", epoch=5))
+
+
 def test_what_is_ordered_costs_no_restart() -> None:
     made = checker()
     made.reported(RestartOrdered("a", 0, BY_HAND), 3, 3)
@@ -480,6 +507,18 @@ def test_rounds_that_are_ordered_are_beside_the_budget() -> None:
         made.begin(("a", "1"), ledger(number, "a", "b"))
     with pytest.raises(InvariantError, match="the budget: round 4"):
         made.begin(("a", "1"), ledger(4, "a", "b"))
+
+
+def test_rounds_after_a_silence_of_etcd_are_beside_the_budget() -> None:
+    made = checker(Setup(2, 2, etcd=True, max_restarts=0))
+    policy = JobPolicy(made._setup.policy, round=0)
+    made.begin(("a", "1"), ledger(0, "a", "b"))
+    policy.last.closing.reason = f"the job cannot go on: {UNHELD}"
+    for _ in range(2):  # also once another leader stops the same round
+        made.decides(5, policy)
+    made.begin(("a", "1"), ledger(1, "a", "b"))
+    with pytest.raises(InvariantError, match="the budget: round 2"):
+        made.begin(("a", "1"), ledger(2, "a", "b"))
 
 
 def test_who_is_excluded_is_in_no_later_round() -> None:

@@ -149,6 +149,16 @@ def test_what_was_found_once_where_healthy_nodes_go_on(seed: int, kinds: Sequenc
         (vary(3036, 2, 1), 3036, tuple(KINDS), 20),
         # A leader was to keep the register alone, lost the lead before that, and claimed nothing.
         (vary(80002, 2, 1), 80002, tuple(KINDS), 20),
+        # Of a launcher that was elected a member knew nothing but its claim, and did not find it.
+        (vary(100039, 2, 1), 100039, tuple(KINDS), 20),
+        # A leader without its disk stood still, and heard then that the job had begun.
+        (vary(101228, 2, 1), 101228, tuple(KINDS), 20),
+        # The leader of a job that had ended a moment before was still there: a wrong check.
+        (vary(103266, 1, 2), 103266, tuple(KINDS), 20),
+        # A start was heard after an order to end the job that had come after it: a wrong check.
+        (vary(90177, 4, 2), 90177, tuple(KINDS), 20),
+        # Only a leader whose machine was gone knew of a committee: wrongly one that could elect.
+        (vary(95190, 2, 1), 95190, tuple(KINDS), 20),
     ],
 )
 def test_what_was_found_once_with_orders(

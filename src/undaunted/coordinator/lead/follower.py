@@ -761,7 +761,8 @@ class Follower:
         if not grant.granted:
             return msgspec.structs.replace(grant, successor=absence.successor(now))
         absence.expect(claim.node, now)
-        self.search.first = self.knows.addresses(claim.node)
+        keepers = register.members(claim.ledger)  # this one may not know them yet
+        self.search.expect(keepers.get((claim.node, claim.incarnation)))
         stops_s, others_stop_s = absence.stop_s(now)
         return msgspec.structs.replace(grant, stops_s=stops_s, others_stop_s=others_stop_s)
 
@@ -870,6 +871,7 @@ class Search:
         config: of the follower.
         first: addresses to try before all others.
         elected: address of the leader, as the store says; "" = it does not.
+        granted: the launcher whose claim was granted last, and which may lead by now.
         last: address of the leader that was followed last, "" = none was.
         ever_found: a leader has welcomed this node.
     """
@@ -877,6 +879,7 @@ class Search:
     config: c.FollowerConfig
     first: list[str] = field(default_factory=list)
     elected: str = ""
+    granted: tuple[register.Member, ...] = ()
     last: str = ""
     ever_found: bool = False
     _said: set[str] = field(default_factory=set)  # reasons; a few for each address
@@ -890,7 +893,8 @@ class Search:
         number, member = divmod(self._tried, 2)
         self._tried += 1
         end = self._end(number)
-        return (self._member(number, tables) if member or not end else "") or end
+        known = (*tables, self.granted)
+        return (self._member(number, known) if member or not end else "") or end
 
     def pause_s(self) -> float:
         """Return how long to wait before the next attempt."""
@@ -912,6 +916,12 @@ class Search:
     def begin(self, last: str) -> None:
         """The leader at ``last`` is gone: look there first."""
         self.first, self._tried, self.last = [self.elected or last], 0, last
+        self.granted = ()
+
+    def expect(self, claimant: register.Member | None) -> None:
+        """The claim of this launcher was granted: look there first, and again and again."""
+        self.granted = () if claimant is None else (claimant,)
+        self.first = [each.address for each in self.granted]
 
     def to_say(self, why: str, idle_s: float) -> str:
         """Return a line about an attempt that has failed, "" = nothing new.

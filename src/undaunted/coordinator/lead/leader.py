@@ -151,6 +151,7 @@ class Leader:
         self._not_awaited = {lost, *silent}
         self._adopted: p.Ledger | None = None  # what a follower has brought
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
+        self._unheard: list[m.NodeEvent] = []  # others, that the policy before it had not heard
         # other leaders
         self._asked = 0  # members that are not here, one after the other
         self._ended: dict[str, int] = {}  # how often in a row nobody listened at their addresses
@@ -468,6 +469,9 @@ class Leader:
         self._preparation.call_off()
         self.policy, self._has_quorum = JobPolicy(self.config.policy), True
         self.recent = Recent({"config": self.config.policy})
+        if self._undecided is not None:  # who is here is seen anew
+            self._unheard += [each for each in self._undecided if isinstance(each, m.NodeEvent)]
+            self._undecided = []
         self.state = LeaderState.RECOVERING if self._record.inherited else LeaderState.LEADING
         # Also for followers of what had been adopted before.
         told = self._sessions.learn(self._record)
@@ -835,7 +839,8 @@ class Leader:
             commands += self._reported(session, report, now)
         if self.policy.stop_ordered is not None:
             commands += self._feed(self.policy.stop_ordered, now)
-        for event in self._idle_members():
+        unheard, self._unheard = self._unheard, []
+        for event in (*unheard, *self._idle_members()):
             commands += self._feed(event, now)
         return commands + self._look_at_quorum(now)
 
