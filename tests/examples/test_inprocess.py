@@ -116,5 +116,6 @@ def test_advanced_example_under_torchrun(tmp_path: Path, monkeypatch: pytest.Mon
     code, text = launched(tmp_path, *torchrun, str(EXAMPLES / "advanced.py"))
     assert code == 0, text
     assert (text.count("done, loss"), text.count("was not needed")) == (3, 1)
-    assert "iteration 1, rank 2 of 3" not in text
+    # The others may have begun without it before torchrun ended them.
+    assert text.count("process 0: iteration 0,") == 2, text
     assert [text.count(f"step {step} is saved") for step in range(9, 60, 10)] == [1] * 6
