@@ -247,7 +247,7 @@ class Renew(_Message, frozen=True):
 
 
 class TakenOver(_Message, frozen=True):
-    """Answer to HandOver: I lead from now on."""
+    """Another one leads from now on: the answer to HandOver, or what the store has said first."""
 
     epoch: int
 

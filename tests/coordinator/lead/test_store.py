@@ -66,6 +66,24 @@ def test_a_deposed_leader_says_so_and_does_nothing_more():
     assert starts(harness) == 0
 
 
+def test_a_leader_hears_from_a_follower_that_the_store_has_another_one():
+    """Before it hears of that itself, it is not to take the end of the connection for a loss."""
+    harness, following = about_to_start(), follower()
+    harness.handle(c.Persisted(harness.leader.ledger.version))
+    assert not harness.say("b", p.TakenOver(epoch=harness.leader.epoch))
+    commands = harness.say("b", p.TakenOver(epoch=harness.leader.epoch + 1))
+    assert commands[-1] == c.Done("")
+    sent = {type(each.message) for each in commands if isinstance(each, c.Send)}
+    assert sent == {p.Refused}  # and no order to stop
+    following.handle(c.LeaderAt("host-a:1"))
+    following.running()
+    later = following.follower.knows.epoch + 1
+    told, hangup, *_ = following.handle(c.LeaderAt("host-c:1", epoch=later))
+    assert isinstance(told, c.Send)
+    assert told.message == p.TakenOver(epoch=later)
+    assert isinstance(hangup, c.Hangup)
+
+
 def test_the_next_leader_waits_a_lease_for_members():
     harness = leader(known=ledger(committee=(), fenced=False))
     harness.hello("a", round=0, running=True)

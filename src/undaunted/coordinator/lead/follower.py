@@ -193,12 +193,14 @@ class Follower:
         """Another one leads than the one that is followed, which may be silent: follow that."""
         if event.address in ("", self._address) or event.epoch <= self.knows.epoch:
             return []
+        # That one may not know yet, and is not to take this for the loss of a node.
+        told = c.Send(self._link, p.TakenOver(epoch=event.epoch))
         hangup = c.Hangup(self._link)
         self._forget_link()
         self._why = f"the job is led from {event.address}"
         since_ns = self._lease.until_ns  # it may not hear of this
         lost = self._lost(now, reset=True, leader=event.address, counted_until_ns=since_ns)
-        return [hangup, *lost]
+        return [told, hangup, *lost]
 
     def _leader_at(self, event: c.LeaderAt, now: int) -> list[c.FollowerCommand]:
         """The store knows better than any list of addresses."""

@@ -917,6 +917,8 @@ class Leader:
                 return self._renewed(session, message, now)
             case p.Miss():
                 return self._give_up([session], "it has heard nothing of its coordinator", now)
+            case p.TakenOver(epoch=epoch) if epoch > self.epoch and self.config.store:
+                return self._stand_down("another node leads the job", "")
             case p.Prepared(epoch=epoch) if epoch == self.epoch:
                 self._preparation.acknowledged(session, message)
                 return self._settle() + self._look_at_start(now)
