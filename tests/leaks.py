@@ -347,8 +347,9 @@ def used_by_others(path: str) -> bool:
         with contextlib.suppress(OSError):
             if path in Path(f"/proc/{pid}/maps").read_text(errors="replace"):
                 return True
-            if any(os.readlink(fd.path) == path for fd in os.scandir(f"/proc/{pid}/fd")):
-                return True
+            with os.scandir(f"/proc/{pid}/fd") as fds_of_it:
+                if any(os.readlink(fd.path) == path for fd in fds_of_it):
+                    return True
     return False
 
 
