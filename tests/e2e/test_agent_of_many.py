@@ -16,6 +16,7 @@ from tests.ports import free_ports
 from undaunted.cli.report import main as report
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
@@ -27,6 +28,15 @@ RANK = """
     while not pathlib.Path("finish").exists():
         threading.Event().wait(0.02)
 """
+
+
+@contextlib.contextmanager
+def standing_still(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
 
 
 def test_a_killed_agent_is_not_the_end_of_the_job(tmp_path: Path) -> None:
@@ -72,12 +82,9 @@ def test_an_agent_that_stood_still_alone_knows_who_has_ended_its_ranks(
         others = [name for name in "bc" if name != spare]
         for name in ("a", *others):
             nodes[name].wait_for("rank . of 2 in round 0")
-        os.kill(nodes["a"].agent_pid, signal.SIGSTOP)
-        try:
+        with standing_still(nodes["a"].agent_pid):
             for name in "bc":
                 nodes[name].wait_for("rank . of 2 in round 1")
-        finally:
-            os.kill(nodes["a"].agent_pid, signal.SIGCONT)
         nodes["a"].wait_for("following the coordinator on")
         (tmp_path / "finish").touch()
         assert {name: each.finish() for name, each in nodes.items()} == dict.fromkeys("abc", 0)
@@ -96,11 +103,8 @@ def test_the_agent_of_a_coordinator_that_nobody_replaces_stands_still_for_a_whil
         nodes = {name: start(name, f"lease=1,is_host={int(name == 'a')}") for name in "ab"}
         for each in nodes.values():
             each.wait_for("rank . of 2 in round 0")
-        os.kill(nodes["a"].agent_pid, signal.SIGSTOP)
-        try:
+        with standing_still(nodes["a"].agent_pid):
             nodes["b"].wait_for("the coordinator at .* is gone: .*; the ranks go on")
-        finally:
-            os.kill(nodes["a"].agent_pid, signal.SIGCONT)
         nodes["b"].wait_for("the agent of node a, or its machine, stood still for")
         (tmp_path / "finish").touch()
         assert {name: each.finish() for name, each in nodes.items()} == dict.fromkeys("ab", 0)
@@ -114,12 +118,9 @@ def test_the_agent_of_a_coordinator_that_nobody_replaces_stands_still_for_too_lo
         nodes = {name: start(name, f"{conf},is_host={int(name == 'a')}") for name in "ab"}
         for each in nodes.values():
             each.wait_for("rank . of 2 in round 0")
-        os.kill(nodes["a"].agent_pid, signal.SIGSTOP)
-        try:
+        with standing_still(nodes["a"].agent_pid):
             nodes["a"].wait_for("the agent of node a .* stands still: its ranks got SIGKILL")
             nodes["b"].wait_for("the ranks are stopped")
-        finally:
-            os.kill(nodes["a"].agent_pid, signal.SIGCONT)
         for each in nodes.values():
             each.wait_for("first cause in round 0: .*node a.*stood still")
             each.wait_for("rank . of 2 in round 1")
