@@ -11,7 +11,6 @@ from simulator.virtual import messages as s
 from simulator.virtual.program import Program
 from undaunted.coordinator.wire.connection import WireError
 from undaunted.inprocess.core import messages as m
-from undaunted.inprocess.core.links import silence_s, unreachable_s
 from undaunted.inprocess.core.reading import Phase, Reading
 from undaunted.inprocess.guard.controller_link import ControllerLink
 from undaunted.inprocess.guard.host import ControllerHost, LocalConnection
@@ -226,13 +225,13 @@ class Node(Program):
 
     async def _follow(self) -> None:
         """Keep a link to the controller; a guard in a process of its own ends with its rank."""
-        heartbeat_s = self._cluster.setup.limits.heartbeat_timeout
+        limits = self._cluster.setup.limits
         link = ControllerLink(
             "the controller",
             self._connect,
             self.service,
-            interval_s=heartbeat_s / 10,
-            silence_s=silence_s(heartbeat_s),
+            interval_s=limits.heartbeat_timeout / 10,
+            silence_s=limits.silence_s,
             say=self._say,
         )
         await link.connected(_FOR_EVER_S)
@@ -249,7 +248,7 @@ class Node(Program):
                 connection.close("the controller is somewhere else")
             self.host = None
         if what == LEAD:
-            limit_s = unreachable_s(self._cluster.setup.limits.heartbeat_timeout)
+            limit_s = self._cluster.setup.limits.unreachable_s()
             self.host = ControllerHost(self._notes, self._say, silence_s=limit_s)
             if not self._cluster.setup.moves:
                 LocalConnection(self.host, self.service)
@@ -723,13 +722,19 @@ class Checker:
             self._out.add(rank.pid)
         if how == "patience" and not self._excused(rank):
             self._fail(f"every wait ends: {rank.name} has waited in vain, and leaves")
-        if how in {"dismissed", "controller"} and rank.job_rank not in self._touched:
+        if how == "dismissed" and rank.job_rank not in self._touched:
             self._fail(f"no healthy rank is lost: {rank.name} was {how}, and had no fault")
 
     def _excused(self, rank: Rank) -> bool:
-        """Whether it stands still, or did lately, or nobody could have told it."""
+        """Whether it stands still, or did lately, or nobody could have told it.
+
+        One that is stuck holds the interpreter, and the function goes on: its guard ends it.
+        """
         until = self._touched.get(rank.job_rank, -_GRACE_NS)
-        return rank.frozen_ns is not None or until + _GRACE_NS >= self._simulation.now
+        still = rank.frozen_ns is not None
+        if rank.stuck:
+            still = not self._simulation.is_alive(rank.node)
+        return still or until + _GRACE_NS >= self._simulation.now
 
     def _fail(self, text: str) -> None:
         raise InvariantError(text)

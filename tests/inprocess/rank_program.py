@@ -97,6 +97,14 @@ def one_is_late(call: CallWrapper) -> list[bool]:
     return [is_gone(pid) for pid in late]
 
 
+def one_is_cut_off(call: CallWrapper) -> None:
+    """One holds the GIL, while the guard that has the controller does not run."""
+    everyone_is_here(call)
+    if rank() == 0:
+        stop_guard()
+    lock_the_gil()
+
+
 def all_fail(call: CallWrapper) -> int:
     if call.iteration == 0:
         everyone_is_here(call)
@@ -270,6 +278,7 @@ SCENARIOS = {
         one_is_waited_for,
         one_fails,
         one_is_late,
+        one_is_cut_off,
         all_fail,
         one_is_in_atomic,
         collectives,

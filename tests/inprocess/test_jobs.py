@@ -135,6 +135,13 @@ def test_a_rank_whose_guard_is_stopped_leaves(tmp_path: Path, who: int) -> None:
     assert "was stopped" in outcomes[who].stderr
 
 
+def test_a_rank_that_holds_the_gil_is_ended_when_its_guard_is_cut_off(tmp_path: Path) -> None:
+    limits = {**SHORT, "soft_timeout": 110, "hard_timeout": 115, "heartbeat_timeout": 2}
+    with Job(tmp_path, 2, "one_is_cut_off", limits=limits) as job:
+        outcomes = job.wait()
+    assert [outcome.code for outcome in outcomes] == [1, -15], [each.stderr for each in outcomes]
+
+
 def test_a_reserve_takes_the_place_of_one_that_is_gone(tmp_path: Path) -> None:
     with Job(tmp_path, 3, "one_fails", who=0, how="kill", active=2) as job:
         outcomes = job.wait()

@@ -77,7 +77,7 @@ class Arguments:
         progress_watchdog_interval: how often a rank shows that its interpreter turns.
         soft_timeout: if a rank makes no progress for this long, all ranks are restarted.
         hard_timeout: if a rank makes no progress for this long, its process is ended.
-        heartbeat_timeout: a node that is silent for this long is lost.
+        heartbeat_timeout: a rank that is cut off for this long leaves, or is ended.
         barrier_timeout: longest wait for ranks at the beginning of an iteration.
         completion_timeout: longest time between the first and the last return.
         last_call_wait: not used: all faults up to the next iteration are handled together,

@@ -201,11 +201,51 @@ def test_without_a_controller_the_rank_leaves_in_time(running: Story) -> None:
     [timer] = running.do(c.LinkDown(), at=5)
     assert timer == c.SetTimer("link 1", 30.0)
     [passed] = running.do(c.TimerFired("link 1"), at=35)
-    assert isinstance(passed.message, m.End)
-    assert passed.message.kind == "controller"
+    assert isinstance(passed.message, m.Dismissed)
+    running.do(c.Look(Reading(auto_ns=0, call=0, epoch=0, phase=Phase.OUTSIDE)))
     [report] = running.do(c.LinkUp())
     assert isinstance(report.message.said[-1], m.Leave)
     assert report.message.ended is None  # it has not ended for others
+
+
+def test_without_a_controller_a_rank_that_was_not_in_the_function_has_left_at_once() -> None:
+    story = Story()
+    story.do(ENTER, JOIN)
+    story.do(c.TimerFired("link 1"), at=30)
+    [report] = story.do(c.LinkUp())
+    assert isinstance(report.message.said[-1], m.Leave)
+
+
+@pytest.mark.parametrize("page", [{}, {"atomic": 1}, {"unguarded": 1}])
+def test_without_a_controller_a_rank_in_the_function_is_ended_before_others_begin(
+    running: Story, page: dict[str, int]
+) -> None:
+    page = {"auto_ns": 30 * NS, "phase": Phase.RUNNING, **page}
+    running.do(c.LinkDown(), at=5)
+    running.do(c.TimerFired("link 1"), at=35)
+    assert running.look(**page) == [TERM, c.SetTimer("grace", 5.0)]
+    assert running.seconds == 40.0
+    assert running.do(c.LinkUp())[-1].message.said == ()  # the function may still run
+
+
+def test_one_that_was_dismissed_in_atomic_is_ended_when_it_is_cut_off(running: Story) -> None:
+    page = {"auto_ns": 40 * NS, "phase": Phase.RUNNING, "atomic": 1, "atomic_since_ns": 40 * NS}
+    running.do(STOP, m.Dismissed(0, 2, "it is late"), at=50)
+    assert running.look(79, **page) == []
+    assert running.do(c.LinkDown(), at=79) == [c.SetTimer("link 1", 30.0)]
+    assert running.look(109, **page) == []
+    running.do(c.TimerFired("link 1"), at=109)
+    assert running.look(**page)[0] == TERM
+    assert running.seconds == 114.0
+
+
+def test_atomic_is_waited_for_again_when_the_link_is_back(running: Story) -> None:
+    page = {"auto_ns": 30 * NS, "phase": Phase.RUNNING, "atomic": 1, "atomic_since_ns": 20 * NS}
+    running.do(c.LinkDown(), at=5)
+    running.do(c.TimerFired("link 1"), at=35)
+    running.do(c.LinkUp(), at=35)
+    assert running.look(**page)[0] == TERM
+    assert running.seconds == 140.0
 
 
 def test_a_link_that_is_back_in_time_changes_nothing(running: Story) -> None:

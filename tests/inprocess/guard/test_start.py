@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.ports import free_ports
+from undaunted.inprocess.core.messages import Limits
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import start as module
 from undaunted.inprocess.guard.start import VARIABLE, Options, connect
@@ -70,7 +71,7 @@ def test_a_guard_that_says_nothing_in_time(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(module, "_BEYOND_S", 0.01)
     kept: list[socket.socket] = []
     with pytest.raises(InternalError, match="its guard is not ready after 0 s"):
-        connect(Options(0, 1, barrier_timeout_s=0.0), environ={})
+        connect(Options(0, 1, limits=Limits(barrier_timeout=0.0)), environ={})
     kept[0].close()
 
 
@@ -85,7 +86,7 @@ def test_a_program_that_ends_while_a_rank_connects(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(module, "_execute", end_first)
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1))}
-    connect(Options(0, 2, barrier_timeout_s=0.0), environ=environ).sock.close()
+    connect(Options(0, 2, limits=Limits(barrier_timeout=0.0)), environ=environ).sock.close()
     assert len(ended) == 2
     _wait()
 
@@ -103,7 +104,7 @@ def test_where_another_user_listens_a_rank_has_a_program_of_its_own(
 
     monkeypatch.setattr(module, "check_own", check)
     environ = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1))}
-    connect(Options(0, 2, barrier_timeout_s=0.0), environ=environ).sock.close()
+    connect(Options(0, 2, limits=Limits(barrier_timeout=0.0)), environ=environ).sock.close()
     _wait()
 
 

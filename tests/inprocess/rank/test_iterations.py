@@ -356,7 +356,6 @@ def test_a_rank_that_is_lost_is_closed_up_on(
     [
         ("abort", RestartAbort),
         ("mismatch", ValueError),
-        ("controller", InternalError),
         ("barrier", BarrierTimeout),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from simulator.inprocess.setup import Setup
-from undaunted.inprocess.core import links
+from undaunted.inprocess.core import guard, links
 from undaunted.inprocess.core import messages as m
 from undaunted.inprocess.core.call import Call
 from undaunted.inprocess.core.controller import Takeover
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pytest
 
 MOVES = Setup(4, per_node=2, moves=True)
+CUT_OFF = Setup(4, limits=m.Limits(heartbeat_timeout=6.0))
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,26 @@ def a_reset_counts_as_the_end_of_a_guard(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(host, "reconnect_grace_s", lambda *_, **__: links.GRACE_S)
 
 
+def a_guard_that_is_cut_off_lets_its_rank_go_on(patch: pytest.MonkeyPatch) -> None:
+    """It tells the rank to leave, and waits for the hard timeout."""
+    original = guard.judge
+
+    def patient(*page: Any, dismissed: bool, **given: Any) -> Any:
+        del dismissed
+        return original(*page, **given)
+
+    patch.setattr(guard, "judge", patient)
+
+
+def guards_that_are_cut_off_are_given_up_soon(patch: pytest.MonkeyPatch) -> None:
+    """They have told their ranks to leave by then, and have not ended those that stay."""
+
+    def hasty(limits: m.Limits, _notices_s: float | None = None) -> float:
+        return limits.silence_s + limits.heartbeat_timeout + 1.0
+
+    patch.setattr(m.Limits, "unreachable_s", hasty)
+
+
 def limits_begin_again_with_a_new_controller(patch: pytest.MonkeyPatch) -> None:
     original = RankCall.resume
     patch.setattr(RankCall, "resume", lambda call, _waited_s: original(call))
@@ -146,12 +167,26 @@ BUGS = [
         Setup(
             2,
             moves=True,
-            longest_ms=30_000,
+            longest_ms=60_000,
             limits=m.Limits(
-                heartbeat_timeout=2.0, completion_timeout=10.0, termination_grace_time=0.0
+                heartbeat_timeout=2.0, completion_timeout=20.0, termination_grace_time=0.0
             ),
         ),
         ("move",),
+    ),
+    Bug(
+        "a guard that is cut off lets its rank go on",
+        a_guard_that_is_cut_off_lets_its_rank_go_on,
+        "no rank in two epochs",
+        CUT_OFF,
+        ("stick", "cut", "raise"),
+    ),
+    Bug(
+        "guards that are cut off are given up soon",
+        guards_that_are_cut_off_are_given_up_soon,
+        "no rank in two epochs",
+        CUT_OFF,
+        ("stick", "cut", "raise"),
     ),
     Bug(
         "late words count",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from simulator.inprocess.run import run
 from simulator.inprocess.setup import Setup, vary
 from tests.simulator.inprocess.bugs import BUGS, Bug
+from undaunted.inprocess.core import messages as m
 
 # How many seeds are tried to find a planted bug.
 TRIES = 200
@@ -92,6 +94,13 @@ def test_the_others_wait_for_the_end_of_a_rank_that_is_late() -> None:
     """Its guard stood still and told it late to stop: it had time beyond the others' limit."""
     result = run(vary(410560, 8), 410560)
     assert not result.problem
+
+
+def test_a_new_controller_waits_for_the_end_of_a_rank_that_is_cut_off() -> None:
+    """It took the rank for lost, and the others began, when its guard had told it to leave."""
+    setup = replace(vary(710362, 8), longest_ms=30_000, limits=m.Limits(heartbeat_timeout=12.0))
+    kinds = ("stick", "cut", "move", "raise", "block", "reset")
+    assert not run(setup, 710362, kinds=kinds).problem
 
 
 @pytest.mark.parametrize("seed", [205425, 206396])

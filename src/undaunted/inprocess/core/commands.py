@@ -36,8 +36,8 @@ class TimerFired(_Struct, frozen=True):
 class Unreachable(_Struct, frozen=True):
     """The link to a guard has broken, and the guard has not come back in time.
 
-    Comes at least ``heartbeat_timeout`` after the link last worked in both directions: by then the
-    guard has ended its ranks' calls. At once where it is certain that the ranks are gone.
+    Comes so long after the link last worked in both directions that the guard has ended its ranks'
+    calls (`Limits.unreachable_s`). At once where it is certain that the ranks are gone.
 
     Attributes:
         job_ranks: the ranks that the guard served.

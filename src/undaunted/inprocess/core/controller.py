@@ -286,7 +286,7 @@ class Controller:
         call = self.calls.get(number)
         if takeover is None and resume.record is not None and (call is None or not call.record):
             takeover = self._take_over(number, call)
-            limit_s = enter.limits.heartbeat_timeout
+            limit_s = enter.limits.unreachable_s()
             commands.append(c.SetTimer(f"resume {number} 0", limit_s))
         if takeover is not None:
             takeover.add(resume)

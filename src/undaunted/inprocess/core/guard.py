@@ -76,6 +76,11 @@ class RankCall:
         return self.record is not None and self.stop is None and not self.over
 
     @property
+    def left(self) -> bool:
+        """Return whether the rank has heard the outcome or has left: nobody waits for it."""
+        return self.over and self.dismissed is None
+
+    @property
     def on(self) -> bool:
         """Return whether the call goes on for the others, which the rank may have left.
 
@@ -166,7 +171,7 @@ class Ages(msgspec.Struct, frozen=True):
     Attributes:
         auto: since the interpreter turned.
         ping: since ``ping`` was called.
-        atomic: since the outermost ``atomic`` began.
+        atomic: since the outermost ``atomic`` began; None also = it puts nothing off.
         owed: since a message to the rank that it has not obeyed yet.
     """
 
@@ -313,6 +318,7 @@ class RankGuard:
     _soft: bool = True  # the soft timeout of this epoch was not reported yet
     _reading: Reading | None = None  # the last one
     _asked: bool = False  # the time is over in which the rank was to give evidence
+    _cut_off: bool = False  # the others begin without the rank, however long it needs
 
     def handle(self, event: m.FromRank | m.ToRank | c.GuardEvent, now: int) -> list[c.GuardCommand]:
         """Take one event at ``now`` (monotonic, ns); return the commands it causes, in order."""
@@ -344,7 +350,7 @@ class RankGuard:
         if self.lost is not None or (before is not None and enter.call <= before.enter.call):
             return []
         self.call = RankCall(enter, before.ended if before is not None else None)
-        self._owed, self._soft = None, True
+        self._owed, self._soft, self._cut_off = None, True, False
         look = self._look_in(enter.limits.soft_timeout, now)
         return [*(self._report(enter) if self._linked else self._await_link()), look]
 
@@ -379,7 +385,7 @@ class RankGuard:
     # --- the link -------------------------------------------------------------------------------
 
     def _link_up(self, now: int) -> list[c.GuardCommand]:
-        self._linked = True
+        self._linked, self._cut_off = True, False
         if self.lost is not None:
             return self._report_lost()
         if self.call is None:
@@ -388,7 +394,7 @@ class RankGuard:
 
     def _await_link(self) -> list[c.GuardCommand]:
         """Set a limit to how long the rank goes on without a controller."""
-        if self.call is None or (self.call.over and self.lost is None):
+        if self.call is None or (self.call.left and self.lost is None):
             return []
         self._downs += 1
         return [c.SetTimer(f"link {self._downs}", self._limits.heartbeat_timeout)]
@@ -397,11 +403,15 @@ class RankGuard:
         if self.lost is not None:
             return [c.Finish()]
         call = self.call
-        if call is None or call.over:
+        if call is None or call.left:
             return []
         text = f"no controller could be reached for {self._limits.heartbeat_timeout:g} s"
-        call.leave(text)
-        return self._pass(m.End(call.enter.call, "controller", text), now)
+        dismissed = m.Dismissed(call.enter.call, call.enter.job_rank, text)
+        call.tell(dismissed)
+        if call.record is None:
+            call.leave(text)  # the function was not called
+        self._cut_off = True
+        return self._pass(dismissed, now)
 
     # --- the page -------------------------------------------------------------------------------
 
@@ -456,10 +466,11 @@ class RankGuard:
 
     def _ages(self, reading: Reading, now: int) -> Ages:
         age = self._patience.age
+        atomic = reading.atomic > 0 and not self._cut_off
         return Ages(
             auto=age("auto", reading.auto_ns, now),
             ping=age("ping", reading.ping_ns, now) if reading.ping_ns else None,
-            atomic=age("atomic", reading.atomic_since_ns, now) if reading.atomic > 0 else None,
+            atomic=age("atomic", reading.atomic_since_ns, now) if atomic else None,
             owed=age("owed", self._told_ns, now) if self._owed is not None else None,
         )
 

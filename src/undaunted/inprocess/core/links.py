@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 # A guard whose connection was closed in order is back within milliseconds if it lives.
 GRACE_S = 1.0
-# The controller gives up a guard later than the guard gives up the controller, by this.
-_MARGIN_S = 1.0
 
 
 class Link(Protocol):
@@ -78,23 +76,6 @@ class Links(Generic[L]):
         self._links.clear()
 
 
-def silence_s(heartbeat_timeout_s: float) -> float:
-    """Return after how many seconds without an answer a guard gives up its link.
-
-    It then looks for the controller for another ``heartbeat_timeout_s``, and only then ends its
-    rank's call.
-    """
-    return heartbeat_timeout_s / 3
-
-
-def unreachable_s(heartbeat_timeout_s: float) -> float:
-    """Return after how many seconds of silence the controller gives up a guard.
-
-    By then a living guard that cannot reach the controller has ended its rank's call.
-    """
-    return heartbeat_timeout_s + silence_s(heartbeat_timeout_s) + _MARGIN_S
-
-
 def reconnect_grace_s(limit_s: float, *, closed_by_peer: bool, announced_return: bool) -> float:
     """Return for how many seconds the controller waits for a guard whose connection has ended.
 
@@ -102,8 +83,7 @@ def reconnect_grace_s(limit_s: float, *, closed_by_peer: bool, announced_return:
     in the epoch before while others are in the next one.
 
     Args:
-        limit_s: a living guard that cannot reach the controller has ended its ranks' calls within
-            this time.
+        limit_s: see `Limits.unreachable_s`.
         closed_by_peer: the other side's kernel has closed the connection: the guard's process has
             ended, and its rank has noticed. False = the network may have reset it, and may keep
             the guard out from now on, which may not even notice.

@@ -44,6 +44,8 @@ class Reason(msgspec.Struct, frozen=True, omit_defaults=True):
         return self.text.startswith((f"rank {self.job_rank} ", "ranks "))
 
 
+# Guards and controller notice an end later than it comes, by this.
+_SLACK_S = 1.0
 _MARGIN_S = 10.0
 
 
@@ -57,16 +59,39 @@ class Limits(msgspec.Struct, frozen=True):
     completion_timeout: float = 120.0
     termination_grace_time: float = 5.0
 
+    @property
+    def silence_s(self) -> float:
+        """Seconds without an answer after which a guard gives up its link.
+
+        It then looks for the controller for another `heartbeat_timeout`, and only then dismisses
+        its rank.
+        """
+        return self.heartbeat_timeout / 3
+
+    def unreachable_s(self, notices_s: float | None = None) -> float:
+        """Return after how many seconds of silence the controller gives up a guard.
+
+        By then the function runs in no rank of a living guard that cannot reach the controller:
+        the guard ends one that stays in it after it was dismissed. SIGTERM comes after
+        `termination_grace_time`, SIGKILL after as much again.
+
+        Args:
+            notices_s: within this time the guard gives up its link; None = `silence_s`.
+        """
+        if notices_s is None:
+            notices_s = self.silence_s + _SLACK_S
+        return notices_s + self.heartbeat_timeout + 2 * self.termination_grace_time
+
     def longest_wait_s(self, limit_s: float) -> float:
         """Return how long a rank waits for what the controller ends after a limit, seconds.
 
         A controller may take over in between: a guard looks for it for `heartbeat_timeout`, and
-        ends the wait itself then; it waits as long for the other guards. After the limit, guards
-        may have to end late ranks, by SIGTERM and then SIGKILL. So only a guard that stands still
-        lets this time pass.
+        ends the wait itself then; it waits for the other guards. After the limit, guards may have
+        to end late ranks, by SIGTERM and then SIGKILL. So only a guard that stands still lets this
+        time pass.
         """
         end_s = 2 * self.termination_grace_time + _MARGIN_S
-        return limit_s + 2 * self.heartbeat_timeout + end_s
+        return limit_s + self.heartbeat_timeout + self.unreachable_s() + end_s
 
 
 # --- from ranks -----------------------------------------------------------------------------------
@@ -259,8 +284,7 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
     Attributes:
         kind: "abort" (`RestartAbort`), "barrier" (`BarrierTimeout`: ranks are missing at the
-            beginning), "mismatch" (`ValueError`: ranks disagree about the job), "controller"
-            (`InternalError`: it cannot be reached; said by guards).
+            beginning), "mismatch" (`ValueError`: ranks disagree about the job).
         text: for people.
     """
 
@@ -270,7 +294,7 @@ class End(msgspec.Struct, frozen=True, tag=True):
 
 
 class Dismissed(msgspec.Struct, frozen=True, tag=True):
-    """To one rank: it counts as lost, and must not go on.
+    """To one rank: it counts as lost, and must not go on. Guards say it too (no controller).
 
     Attributes:
         text: why, for people.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from undaunted.coordinator.protocol import MAX_LINK_BYTES
@@ -67,6 +68,7 @@ class ControllerLink:
         self._connection: Connection | None = None
         self._silence: Silence | None = None
         self._lease: asyncio.TimerHandle | None = None
+        self._sent: deque[float] = deque()  # when the leases were that are not answered yet
         self._dialling: asyncio.Task[None] | None = None
         self._over = False
         self._gone = asyncio.Event()
@@ -108,6 +110,7 @@ class ControllerLink:
         """The controller is connected."""
         self._connection = connection
         self._gone.clear()
+        self._sent.clear()
         self._silence = Silence(self._silence_s, self._silent)
         self._renew()
         self._service.linked(connection.send)
@@ -115,10 +118,10 @@ class ControllerLink:
     def received(self, connection: Connection, message: Any) -> None:
         """The controller has sent a message."""
         del connection
-        # Only the answer to a lease shows that both directions work.
+        # Only the answer to a lease shows that both directions work, when the lease was sent.
         if isinstance(message, Lease):
-            if self._silence is not None:
-                self._silence.heard()
+            if self._silence is not None and self._sent:
+                self._silence.heard(self._sent.popleft())
         else:
             self._service.received(message)
 
@@ -140,8 +143,9 @@ class ControllerLink:
 
     def _renew(self) -> None:
         if self._connection is not None:
-            self._connection.send(Lease())
             loop = asyncio.get_running_loop()
+            self._sent.append(loop.time())
+            self._connection.send(Lease())
             self._lease = loop.call_later(self._interval_s, self._renew)
 
     def _silent(self) -> None:

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
     Wire: TypeAlias = "Connection | LocalConnection"
 
-# Within this time a silent node has noticed that it is cut off; its ranks leave the call
-# `Limits.heartbeat_timeout` after that.
-_MARGIN_S = 10.0
+# Within this time a silent node has noticed that it is cut off.
+_NODE_NOTICES_S = 10.0
 
 
 class ControllerHost:
@@ -62,7 +61,7 @@ class ControllerHost:
         self._notes = notes
         self._say = say
         self._silence_s = silence_s
-        self._unreachable_s = silence_s or 0.0  # by then a living guard has ended its ranks' calls
+        self._unreachable_s = silence_s or 0.0  # see `Limits.unreachable_s`
         self._round = -1
         self._controller: Story[Controller] | None = None  # of that round
         self._note: Callable[[c.Note], None]
@@ -186,7 +185,7 @@ class ControllerHost:
     def _entered(self, round: int, enter: Enter) -> None:  # noqa: A002
         """A rank has entered a call: its round is the present one."""
         if self._silence_s is None:
-            left_s = enter.limits.heartbeat_timeout + _MARGIN_S
+            left_s = enter.limits.unreachable_s(_NODE_NOTICES_S)
             self._unreachable_s = max(self._unreachable_s, left_s)
         if self._controller is not None and round == self._round:
             return

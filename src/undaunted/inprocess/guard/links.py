@@ -119,9 +119,9 @@ class Silence:
         self._heard = self._loop.time()
         self._timer = self._loop.call_later(limit_s, self._fired)
 
-    def heard(self) -> None:
-        """A message has come."""
-        self._heard = self._loop.time()
+    def heard(self, at: float | None = None) -> None:
+        """The link works now, or did at a time of the loop."""
+        self._heard = self._loop.time() if at is None else at
 
     def cancel(self) -> None:
         """Do not call any more."""

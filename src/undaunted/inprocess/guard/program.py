@@ -28,7 +28,6 @@ from undaunted.coordinator.wire.connection import WireError
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
 from undaunted.coordinator.wire.sockets import peer
-from undaunted.inprocess.core.links import silence_s, unreachable_s
 from undaunted.inprocess.core.messages import VERSION
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.controller_link import ControllerLink
@@ -148,7 +147,7 @@ class _Guard:
     def __init__(self, begin: startup.Begin, sock: socket.socket) -> None:
         self._begin = begin
         self._sock = sock
-        self._until = time.monotonic() + begin.barrier_timeout_s
+        self._until = time.monotonic() + begin.limits.barrier_timeout
         self._service = GuardService(self._say)
 
     async def run(self) -> None:
@@ -196,7 +195,7 @@ class _Guard:
             partial(connect, terms=self._terms(), messages=ToGuard),
             self._service,
             interval_s=self._begin.heartbeat_interval_s,
-            silence_s=silence_s(self._begin.heartbeat_timeout_s),
+            silence_s=self._begin.limits.silence_s,
             say=self._say,
         )
         if await self._connect(link):
@@ -206,7 +205,7 @@ class _Guard:
     async def _connect(self, link: ControllerLink) -> bool:
         """Return whether there is a connection; the rank may have ended before."""
         loop = asyncio.get_running_loop()
-        connecting = loop.create_task(link.connected(self._begin.barrier_timeout_s))
+        connecting = loop.create_task(link.connected(self._begin.limits.barrier_timeout))
         loop.add_reader(self._sock, connecting.cancel)  # readable now means that the rank has ended
         try:
             await connecting
@@ -235,7 +234,7 @@ class _Guard:
     # --- the controller is here -----------------------------------------------------------------
 
     async def _host(self) -> None:
-        limit_s = unreachable_s(self._begin.heartbeat_timeout_s)
+        limit_s = self._begin.limits.unreachable_s()
         host = ControllerHost(lambda *_: self._note, self._say, silence_s=limit_s)
         server = await self._listen(host) if self._begin.address else None
         try:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from undaunted import __version__
 from undaunted.base.process import module_command
 from undaunted.coordinator.wire.sockets import check_own, peer
+from undaunted.inprocess.core.messages import Limits
 from undaunted.inprocess.exception import InternalError
 from undaunted.inprocess.guard import startup
 from undaunted.inprocess.guard.meeting import job_name, meeting
@@ -47,7 +48,8 @@ class Options:
     Attributes:
         job_rank: RANK as the launcher has set it.
         world_size: WORLD_SIZE as the launcher has set it.
-        heartbeat_interval_s, heartbeat_timeout_s, barrier_timeout_s: seconds.
+        heartbeat_interval_s: seconds.
+        limits: of the first call.
         store_kwargs: where rank 0's guard listens: ``host_name``, ``port``.
         logfile: absolute path of the guard's log, "" = none; ``{rank}`` is the job rank.
         pidfile: absolute path of a file with the guard's pid, "" = none; ``{rank}`` likewise.
@@ -56,8 +58,7 @@ class Options:
     job_rank: int
     world_size: int
     heartbeat_interval_s: float = 1.0
-    heartbeat_timeout_s: float = 30.0
-    barrier_timeout_s: float = 120.0
+    limits: Limits = field(default_factory=Limits)
     store_kwargs: Mapping[str, Any] = field(default_factory=dict)
     logfile: str = ""
     pidfile: str = ""
@@ -151,7 +152,7 @@ def _start(options: Options, base_store: Any, environ: Mapping[str, str]) -> Gua
                     environ,
                     base_store=base_store,
                     store_kwargs=options.store_kwargs,
-                    timeout_s=options.barrier_timeout_s,
+                    timeout_s=options.limits.barrier_timeout,
                 )
                 place = where.find()
             ready = _begin(sock, options, place)
@@ -237,13 +238,12 @@ def _begin(ours: socket.socket, options: Options, place: Place) -> startup.Ready
         run=place.run,
         token=place.token,
         heartbeat_interval_s=options.heartbeat_interval_s,
-        heartbeat_timeout_s=options.heartbeat_timeout_s,
-        barrier_timeout_s=options.barrier_timeout_s,
+        limits=options.limits,
         logfile=options.logfile.replace("{rank}", rank),
         pidfile=options.pidfile.replace("{rank}", rank),
         append_pid="{rank}" not in options.pidfile,
     )
-    wait_s = options.barrier_timeout_s + _BEYOND_S
+    wait_s = options.limits.barrier_timeout + _BEYOND_S
     answer: startup.Answer | None
     try:
         startup.send(ours, begin)

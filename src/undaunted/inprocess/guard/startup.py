@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.coordinator.wire import frames
+from undaunted.inprocess.core.messages import Limits
 
 if TYPE_CHECKING:
     import socket
@@ -30,8 +31,8 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
             listens; "" = it does not, as there is no other guard.
         run: names the job; guards of other jobs are refused.
         token: shared secret of the job's guards, b"" = there is none.
-        heartbeat_interval_s, heartbeat_timeout_s, barrier_timeout_s: as given to `Wrapper`,
-            seconds.
+        heartbeat_interval_s: as given to `Wrapper`, seconds.
+        limits: of the first call.
         logfile: where the guard writes its lines, "" = nowhere.
         pidfile: where it writes its pid, "" = nowhere.
         append_pid: ``pidfile`` is shared with other guards.
@@ -44,8 +45,7 @@ class Begin(msgspec.Struct, frozen=True, kw_only=True):
     run: str = ""
     token: bytes = b""
     heartbeat_interval_s: float = 1.0
-    heartbeat_timeout_s: float = 30.0
-    barrier_timeout_s: float = 120.0
+    limits: Limits = Limits()
     logfile: str = ""
     pidfile: str = ""
     append_pid: bool = False
