@@ -23,6 +23,7 @@ class Compose:
     """
 
     instances: tuple[Any, ...]
+    _take_arguments: tuple[bool, ...]  # whether each takes arguments
 
     def __new__(cls, *instances: Any) -> Any:
         """Compose ``instances``, at least one.
@@ -38,6 +39,7 @@ class Compose:
         bases = (composition,) if common is object else (composition, common)
         made: Any = object.__new__(type(common)("Composed", bases, {"__init__": _take_nothing}))
         made.instances = instances
+        made._take_arguments = tuple(map(_takes_arguments, instances))  # noqa: SLF001 - ours
         return made
 
     def __call__(self, *args: Any) -> Any:
@@ -58,7 +60,7 @@ class Compose:
     def _call_one(self, position: int, args: tuple[Any, ...]) -> Any:
         """Call the plug-in at ``position``."""
         instance = self.instances[position]
-        return instance(*args) if _takes_arguments(instance) else instance()
+        return instance(*args) if self._take_arguments[position] else instance()
 
 
 def _take_nothing(self: Any, *args: Any) -> None:

@@ -55,6 +55,8 @@ def log_failure(
         error: the exception.
         place: where it was raised, None = to be found out.
     """
+    if not _log.isEnabledFor(level):
+        return
     now = dt.datetime.now(dt.UTC).isoformat(sep=" ", timespec="milliseconds")
     place = where(error) if place is None else place
     text = f"{format_exc(error)}, in {place}" if place else format_exc(error)
