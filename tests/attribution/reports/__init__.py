@@ -31,7 +31,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
-PARTS = ("open", "held", "unseen_1", "unseen_2", "unseen_3", "unseen_4", "unseen_5", "unseen_6")
+PARTS = (
+    "open",
+    "held",
+    "unseen_1",
+    "unseen_2",
+    "unseen_3",
+    "unseen_4",
+    "unseen_5",
+    "unseen_6",
+    "unseen_7",
+)
 
 # By name, lines of a framework while all is well; {n} counts.
 ORDINARY = {
