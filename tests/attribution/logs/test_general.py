@@ -31,6 +31,8 @@ FRAME = '  File "{}", line 7, in {}'
         ("ShardError", "the checkpoint is truncated", "checkpoint_mismatch"),
         ("ImageError", "cannot identify what is in cat.jpg", "data_error"),
         ("OSError", "quota of disk space is used up", "quota_exceeded"),
+        ("HubError", "we couldn't connect to the hub", "network_error"),
+        ("ActorGone", "its actor process has died", "terminated"),
         ("WorkerDied", "child 12 ended with status -11", "native_crash"),
         ("WorkerDied", "child 12 was ended by signal 9", "killed"),
     ],
@@ -66,7 +68,8 @@ def test_an_exception_of_the_program_stays_one(kind: str, message: str) -> None:
         ("/venv/requests/adapters.py", "send", "what was that", "network_error"),
         ("/venv/requests/adapters.py", "send", "404 of model/x", None),
         ("/venv/torch/serialization.py", "load", "what was that", "checkpoint_mismatch"),
-        ("/venv/torch/serialization.py", "_save", "what was that", None),
+        ("/venv/torch/serialization.py", "_save", "what was that", "storage_error"),
+        ("/venv/torch/distributed/rendezvous.py", "_env", "what was that", "rendezvous_failed"),
         ("/venv/PIL/Image.py", "open", "what was that", "data_error"),
         ("/opt/job/train.py", "step", "what was that", None),
     ],
@@ -90,6 +93,14 @@ def test_innermost_frames_say_what_a_library_does(
         ("INFO: timeout of the barrier is 600 s, retried after an error", None),
         ("step 40 loss 1.9 lr 0.02", None),
         ("all reduce took 3 ms", None),
+        ("image 12.jpg is corrupted, skipping it", None),
+        ("ERROR image 12.jpg is corrupted, using another one", None),
+        ("Grad norm is nan, skipping this batch", None),
+        ("INFO: unable to load the optimizer from checkpoint 7, exiting", "checkpoint_mismatch"),
+        ("INFO: unable to load the optimizer from checkpoint 7", None),
+        ("./run.sh: ligne 6:  931 Erreur de segmentation  (core dumped) python a.py", None),
+        ("./run.sh: ligne 6:  931 Erreur de segmentation     (core dumped) python", "native_crash"),
+        ("./run.sh: Zeile 6:  931 Getötet                 python train.py", "killed"),
     ],
 )
 def test_a_line_of_unknown_words(line: str, cause: str | None) -> None:
@@ -137,3 +148,29 @@ def test_an_exception_that_says_less_than_the_one_it_was_raised_for_is_left_out(
     first = traceback(*OWN, last="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2")
     second = traceback(*OWN, last="RuntimeError: step 7 was not done")
     assert cause_of(tmp_path / "a", *STEPS, *first, *JOINED, *second) == "gpu_out_of_memory"
+
+
+def test_a_log_that_ends_in_a_traceback(tmp_path: Path) -> None:
+    cut = traceback(*OWN, last="    batch = next(batches)")
+    assert cause_of(tmp_path / "a", *STEPS, *cut) == "program_error"
+    assert cause_of(tmp_path / "b", *cut, *STEPS) is None
+    of_image = traceback(*OWN, FRAME.format("/venv/PIL/Image.py", "open"), last="    go()")
+    assert cause_of(tmp_path / "c", *STEPS, *of_image) == "data_error"
+
+
+def test_what_fails_in_a_data_set_is_its_file(tmp_path: Path) -> None:
+    frame = FRAME.format("/opt/job/data.py", "__getitem__")
+    said = traceback(*OWN, frame, "    pickle.load(file)", last="EOFError: Ran out of input")
+    assert cause_of(tmp_path / "log", *STEPS, *said) == "data_error"
+
+
+def test_a_socket_of_http_is_no_peer(tmp_path: Path) -> None:
+    frame = FRAME.format("/venv/urllib3/connection.py", "_new_conn")
+    said = traceback(*OWN, frame, last="socket.gaierror: [Errno -2] Name or service not known")
+    assert cause_of(tmp_path / "log", *STEPS, *said) == "network_error"
+
+
+def test_that_something_failed_says_less_than_that_an_actor_died(tmp_path: Path) -> None:
+    hydra = "Error executing job with overrides: ['a=1']"
+    said = traceback(*OWN, last="ray.exceptions.ActorDiedError: The actor died unexpectedly.")
+    assert cause_of(tmp_path / "log", *STEPS, hydra, *said) == "terminated"

@@ -6,8 +6,7 @@ each report:
 * `source`: the report, OWNER/NAME#NUMBER on GitHub. `open/` and `held/` are told apart by the
   project alone, see `is_held`. Rules are written with `open/` in sight only. Projects of
   `unseen_1/` and the parts after it had no case before; docs/explain-accuracy.md says how many of
-  these were right when they were new. Then `unseen_1/` and `unseen_3/` were in sight, the others
-  never.
+  these were right when they were new. Then they came into sight, one after the other.
 * `log`: what is left of the job. A line `{NAME ...}` stands for ordinary lines, see `ORDINARY`, or
   for what programs print around a failure, see `AROUND`; what stands before it on the line begins
   each of them.

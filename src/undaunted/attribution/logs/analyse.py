@@ -380,7 +380,8 @@ def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
         for cause, one in seen.items()
         if (hits := [hit for hit in one.hits if not _CARRIER.search(hit.quote)])
     }
-    return left or seen
+    # A word that something failed is no other error.
+    return left if any(not hit.meaning.alone for one in left.values() for hit in one.hits) else seen
 
 
 def _without_vague(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
@@ -476,7 +477,7 @@ def _judge_by_exit_codes(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     first = [hit for hit in hits if hit.is_first and _CODE.search(hit.quote)]
     if killed := [hit for hit in first if _KILLED.search(hit.quote)]:
         return {"killed": _guessed("killed", killed), **seen}
-    if "peer_lost" in seen:
+    if "peer_lost" in seen or any(_CARRIER.search(hit.quote) for hit in hits):
         return seen
     if aborted := [hit for hit in first if _ABORTED.search(hit.quote)]:
         return {"native_crash": _guessed("native_crash", aborted), **seen}

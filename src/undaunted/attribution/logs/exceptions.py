@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from undaunted.attribution.logs.general import of_exception
+from undaunted.attribution.logs.general import is_of_http, of_exception
 from undaunted.attribution.logs.rules import Meaning
 from undaunted.attribution.peers import is_of_a_socket, raised_in_communication
 
@@ -22,6 +22,8 @@ _NO_ERRORS = frozenset({"CancelledError", "GeneratorExit"})
 _OF_LOOPS = frozenset({"StopIteration", "StopAsyncIteration"})
 _SOCKETS = frozenset({"timeout", "EOFError"})
 _OF_NUMBERS = re.compile(r"\bassert\b.{0,200}\bis_?(?:finite|nan|inf)\b")  # a line of source
+_OF_SAMPLES = re.compile(r", in __getitem__$", re.MULTILINE)  # a frame: of a data set
+_OF_CONNECTIONS = frozenset({"peer_lost", "rendezvous_failed", "network_setup"})
 _LAST_LINES = 600  # characters of the frames
 
 
@@ -55,6 +57,10 @@ def meaning_of(kind: str, message: str, traceback: str, words: Words | None) -> 
         return general
     if words is None:
         return Meaning("program_error", _LESS_SURE if name in _OF_LOOPS else _OF_PROGRAM)
+    if words.cause == "checkpoint_mismatch" and _OF_SAMPLES.search(traceback[-_LAST_LINES:]):
+        return Meaning("data_error", _OF_PROGRAM)
+    if words.cause in _OF_CONNECTIONS and is_of_http(traceback):
+        return Meaning("network_error", _LESS_SURE)
     of_socket = is_of_a_socket(name) or name in _SOCKETS
     if (
         words.cause == "peer_lost"

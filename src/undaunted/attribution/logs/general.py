@@ -66,15 +66,36 @@ _TABLE = (
     ("host_out_of_memory", "memory|ram|oom", f"{_NO_MEMORY}|oom killed|memory limit", ""),
     ("quota_exceeded", "disk|storage|space|file|files|inode|inodes", "quota", ""),
     ("disk_full", "disk|device|filesystem|volume", "no space|full|out of space", ""),
+    (
+        "network_error",
+        "hub|huggingface|internet|wandb|pypi|dns|proxy",
+        (
+            "not connect|not reach|not resolve|internet connection|check your connection"
+            "|connection error|unreachable|offline mode"
+        ),
+        "",
+    ),
     ("collective_timeout", _COLLECTIVES, _TIME, ""),
     ("rendezvous_failed", _MEETINGS, f"{_TIME}|{_NOT_MET}", "loader|dataloader"),
-    ("peer_lost", f"{_COLLECTIVES}|rank|ranks|peer|remote", _GONE, ""),
+    (
+        "peer_lost",
+        f"{_COLLECTIVES}|rank|ranks|peer|remote",
+        f"{_GONE}|encountered error|error running",
+        "",
+    ),
+    (
+        "terminated",
+        "worker|workers|actor|process|child|subprocess|raylet|pod|container",
+        "died|dead|was killed|is killed|were killed|been killed|killed by|unexpectedly|disappeared",
+        "loader|dataloader",
+    ),
     (
         "checkpoint_mismatch",
         "checkpoint|checkpoints|ckpt|state dict|statedict|safetensors|weights|optimizer state|pth",
         (
             "mismatch|mismatched|not match|missing keys|unexpected keys|corrupt|corrupted"
-            "|incompatible|truncated|incomplete|damaged|unexpected eof|wrong size"
+            "|incompatible|truncated|incomplete|damaged|unexpected eof|wrong size|unable to load"
+            "|not load|cannot load|failed to load"
         ),
         "",
     ),
@@ -127,7 +148,7 @@ _ROWS = tuple(
 _OF_PROGRAM = re.compile(
     r"(?:Type|Value|Key|Index|Attribute|Name|Import|ModuleNotFound|NotImplemented|Assertion|Syntax"
     r"|ZeroDivision|UnboundLocal|Recursion|Lookup|FileNotFound|FileExists|Permission|IsADirectory"
-    r"|NotADirectory|Validation|Config\w{0,40})Error|SystemExit|KeyboardInterrupt"
+    r"|NotADirectory|Validation|Pickling|Config\w{0,40})Error|SystemExit|KeyboardInterrupt"
 )
 _FLOATS = frozenset({"ValueError", "AssertionError"})  # these tell of a loss as well
 _SUFFIX = re.compile(r"(?:Error|Exception)$")
@@ -139,9 +160,10 @@ _PLACES = (
         "network_error",
         r"/(?:requests/adapters|urllib3/connection\w*|httpcore/\S{1,40}|ssl|http/client)\.py",
     ),
+    ("rendezvous_failed", r"/torch/distributed/(?:rendezvous|elastic/rendezvous/\w{1,40})\.py"),
     (
         "checkpoint_mismatch",
-        r"/torch/serialization\.py|/safetensors/|/torch/distributed/checkpoint/(?!.{0,40}sav)",
+        r"/torch/serialization\.py|/safetensors/|/torch/distributed/checkpoint/",
     ),
     (
         "data_error",
@@ -169,6 +191,10 @@ _OF_AN_EXIT = re.compile(
     r"(?P<ended>[1-9]\d{0,2})\b(?!\.\d)",
     re.IGNORECASE,
 )
+# A shell's words on a program that a signal has ended, in any language; with a core or without.
+_OF_A_SHELL = re.compile(
+    r"\S.{0,120}?: \S{1,20} \d{1,9}[:\uff1a] {1,4}\d{1,15} \S.{0,40}? {3,}(?P<core>\()?"
+)
 _RANK = re.compile(r"\b(?:global[ _]?)?rank[ #:=_-]{0,3}(\d{1,7})\b", re.IGNORECASE)
 _LEVEL = re.compile(
     r"(?<![\w.])(?:ERROR|FATAL|CRITICAL|SEVERE|EMERGENCY)(?![\w.])"
@@ -176,17 +202,26 @@ _LEVEL = re.compile(
     r"|(?:^|[\s\[])level=(?:error|fatal)\b",
 )
 _CALM = re.compile(r"(?<![\w.])(?:INFO|DEBUG|NOTICE|TRACE)(?![\w.])|^\W{0,3}I\d{4} \d\d:")
+_GIVES_UP = re.compile(r"\b(?:exiting|aborting|giving up|quitting)\b", re.IGNORECASE)
+_GOES_ON = re.compile(
+    r"\b(?:skip(?:s|ped|ping)?|retry(?:ing)?|retries|ignor(?:e|ed|ing)|fall(?:s|ing)? ?back"
+    r"|from scratch|instead|another|continu(?:e|es|ing)|recovered|resum(?:e|ed|ing)"
+    r"|early stopping)\b",
+    re.IGNORECASE,
+)
 _WARNING = re.compile(r"(?i:\bwarn(?:ing)?s?\b)|Warning\b|^\W{0,3}W\d{4} \d\d:")
 _TROUBLE = _words(
     "error|errors|failed|failure|fail|fatal|abort|aborted|aborting|exception|cannot|could not"
-    "|unable|crash|crashed|killed|lost|died|dead|hang|hung|stuck|stalled|timed out|times out"
-    "|diverged|exploded|refused|unreachable|corrupt|corrupted"
+    "|unable|not load|not connect|crash|crashed|killed|lost|died|dead"
+    "|hang|hung|stuck|stalled|timed out|times out|diverged|exploded|refused"
+    "|unreachable|corrupt|corrupted"
 )
 
 
 def _plain(text: str) -> str:
     """Return the words of a text, names of programs taken apart, each between two spaces."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", text[:_LONGEST].replace("NaN", "nan"))
+    apart = apart.replace("n't ", " not ")
     return f" {' '.join(re.findall(r'[a-z]+', apart.lower()))} "
 
 
@@ -223,33 +258,54 @@ def of_exception(kind: str, message: str, traceback: str) -> Meaning | None:
 
 def _of_frames(traceback: str) -> str:
     """Return the cause that the innermost frames tell of: some do one thing only."""
-    for file, function in reversed(_FRAME.findall(traceback)[-_INNERMOST:]):
+    frames = _FRAME.findall(traceback)[-_INNERMOST:]
+    for file, _ in reversed(frames):
         for cause, place in _IN_PLACES:
-            if place.search(file) and not _SAVES.search(function):
-                return cause
+            if place.search(file):
+                is_of_file = cause in {"checkpoint_mismatch", "data_error"}
+                saves = is_of_file and any(_SAVES.search(function) for _, function in frames)
+                return "storage_error" if saves else cause
     return ""
 
 
+def is_of_http(traceback: str) -> bool:
+    """Return whether an exception was raised as a server was asked for something."""
+    return _of_frames(traceback) == "network_error"
+
+
+def of_open_traceback(traceback: str) -> Meaning:
+    """Return what a traceback means of which the log does not have the end.
+
+    Args:
+        traceback: lines of its frames.
+    """
+    return Meaning(_of_frames(traceback) or "program_error", _PERHAPS)
+
+
 def _is_aside(cause: str) -> bool:
-    return cause in {"collective_timeout", "peer_lost", "rendezvous_failed"}
+    return cause in {"collective_timeout", "peer_lost", "rendezvous_failed", "terminated"}
 
 
 def of_line(text: str) -> Meaning | None:
     """Return what a line of no exception means of which no rule knows the words.
 
-    Of a line that is no error only a trouble with a thing counts, of one that calms nothing.
+    Of a line that is no error only a trouble with a thing counts. A line that calms, or says how
+    the program goes on, counts only if it says that the program gives up.
 
     Args:
         text: the whole line, cleaned.
     """
-    if _CALM.search(text) and not _LEVEL.search(text):
+    is_error = _LEVEL.search(text) is not None
+    is_calm = _GOES_ON.search(text) is not None or (_CALM.search(text) and not is_error)
+    if is_calm and not _GIVES_UP.search(text):
         return None
     rank = tuple(map(int, _RANK.findall(text)[:1]))
     if found := _OF_A_SIGNAL.search(text) or _OF_AN_EXIT.search(text):
         end = ended({key: word for key, word in found.groupdict().items() if word})
         return Meaning(end.cause, _PERHAPS, rank, alone=end.alone, aside=True)
+    if found := _OF_A_SHELL.match(text):
+        return Meaning("native_crash" if found["core"] else "killed", _PERHAPS)
     words = _plain(text)
-    is_error = _LEVEL.search(text) is not None
     cause = _cause(words) if is_error or _TROUBLE.search(words) else ""
     if cause:
         return Meaning(cause, _PERHAPS, aside=_is_aside(cause))

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.attribution.findings import CAUSES
 from undaunted.attribution.logs.exceptions import is_vague, last_line, meaning_of
-from undaunted.attribution.logs.general import of_line
+from undaunted.attribution.logs.general import of_line, of_open_traceback
 from undaunted.attribution.logs.prefixes import (
     TRACEBACK_HEAD,
     clean,
@@ -720,7 +720,18 @@ class LogScan:
                 continue
             if (meaning := of_line(text)) is not None:
                 hits.append(self._hit(_Kept(meaning, raw, [], number)))
-        return hits
+        return hits or self._open_traceback()
+
+    def _open_traceback(self) -> list[Hit]:
+        """Return the last line of a log that ends in a traceback."""
+        begun = max(self._tracebacks.values(), key=lambda one: one.line, default=None)
+        if begun is None or begun.ignored or self.lines - begun.line >= _LONGEST_TRACEBACK:
+            return []
+        number, raw = next(one for one in reversed(self._tail) if one[1].strip())
+        if begun.line <= self.last_step_line:
+            return []
+        meaning = of_open_traceback("\n".join(begun.frames))
+        return [self._hit(_Kept(meaning, raw, [], number))]
 
     def _doubted(self, error: _Error, confidence: float) -> Hit:
         meaning = error.kept.meaning._replace(confidence=confidence, certain=False)
