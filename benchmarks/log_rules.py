@@ -1,9 +1,9 @@
 """How fast the rules for logs read: ``python -m benchmarks.log_rules [--runs N]``.
 
 A log like Megatron's, 200,000 lines and about 33 MB of 64 ranks; the same with a line that a rule
-knows at every tenth place; one of which no line is like another; one of errors, of which none is
-like another, of 53 MB. CPU time of one process, the best
-run; peak memory of the reading.
+knows at every tenth place; the same with tracebacks in words that no rule knows, of as many lines;
+one of which no line is like another; one of errors, of which none is like another, of 53 MB. CPU
+time of one process, the best run; peak memory of the process until then.
 """
 
 from __future__ import annotations
@@ -31,14 +31,35 @@ HITS = (
     "RuntimeError: CUDA error: an illegal memory access was encountered at step {i}",
     "OSError: [Errno 116] Stale file handle: '/nfs/data/tokens/part_{i}.bin'",
 )
+TRACEBACKS = (
+    "Traceback (most recent call last):",
+    '  File "/opt/job/train.py", line 310, in step',
+    "    self.ring.exchange(batch, {i})",
+    "acme.RingError: device {r} gave no answer in time, fence {i}",
+    "The above exception was the direct cause of the following exception:",
+    "Traceback (most recent call last):",
+    '  File "/opt/job/train.py", line 12, in <module>',
+    "    main()",
+    '  File "/opt/job/train.py", line 99, in main',
+    "RuntimeError: step {i} was not done",
+)
 
 
-def megatron_like(lines: int, *, hits: bool = False, seed: int = 1) -> Iterator[str]:
-    """Lines of a log in the manner of Megatron-LM; with `hits` every tenth is one of `HITS`."""
+def megatron_like(
+    lines: int, *, hits: bool = False, tracebacks: bool = False, seed: int = 1
+) -> Iterator[str]:
+    """Lines of a log in the manner of Megatron-LM.
+
+    With `hits` every tenth is one of `HITS`; with `tracebacks` the first ten of each hundred are
+    `TRACEBACKS` of one rank.
+    """
     rng = random.Random(seed)
     for i in range(lines):
         rank = rng.randrange(RANKS)
-        if hits and i % 10 == 0:
+        if tracebacks and i % 100 < len(TRACEBACKS):
+            rank = i // 100 % RANKS
+            yield f"{rank:2d}: " + TRACEBACKS[i % 100].format(r=rank, i=i)
+        elif hits and i % 10 == 0:
             yield f"{rank:2d}: " + rng.choice(HITS).format(r=rank, i=i)
         elif i % 4 == 0:
             clock = f"{i // 36000 % 24:02d}:{i // 600 % 60:02d}:{i // 10 % 60:02d}"
@@ -81,6 +102,7 @@ def main() -> int:
     logs = {
         "like Megatron's": megatron_like(LINES),
         "every tenth line fits a rule": megatron_like(LINES, hits=True),
+        "tracebacks in words that no rule knows": megatron_like(LINES, tracebacks=True),
         "no line like another": unlike(LINES),
         "no error like another": unlike(LINES, errors=True),
     }

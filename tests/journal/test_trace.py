@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 Events = list[dict[str, Any]]
-Count = Annotated[int, msgspec.Meta(ge=0)]
-Number = Annotated[int, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0, lt=2**53)]  # exact in the numbers of a browser
+Number = Annotated[int, msgspec.Meta(gt=0, lt=2**31)]  # as of a process
 Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -89,6 +89,8 @@ def events_of(text: str) -> Events:
     assert len(processes) == len(set(processes))
     assert {(one.pid, one.tid) for one in events} <= set(named)
     assert {one.pid for one in events} <= set(processes)
+    begins = [-1 if isinstance(one, Label) else one.ts for one in events]
+    assert begins == sorted(begins), "labels first, then all in the order of time"
     assert_in_pairs([one for one in events if isinstance(one, _Aside)])
     assert_nested([one for one in events if isinstance(one, Slice)])
     found: Events = json.loads(text)["traceEvents"]
@@ -96,16 +98,21 @@ def events_of(text: str) -> Events:
 
 
 def assert_in_pairs(events: Iterable[_Aside]) -> None:
-    """Each beginning has its end, behind it in the file and in time."""
-    opened: dict[tuple[int, str, str], _Aside] = {}
+    """Each beginning has its end on its track, behind it in the file and in time.
+
+    Viewers find both by category and id alone, so that no other pair of any track has these.
+    """
+    opened: dict[tuple[str, str], _Aside] = {}
+    seen: set[tuple[str, str]] = set()
     for one in events:
-        key = (one.pid, one.cat, one.id)
+        key = (one.cat, one.id)
         if isinstance(one, Begin):
-            assert key not in opened
+            assert key not in seen
+            seen.add(key)
             opened[key] = one
         else:
             begun = opened.pop(key)
-            assert one.name == begun.name
+            assert (one.name, one.pid, one.tid) == (begun.name, begun.pid, begun.tid)
             assert one.ts >= begun.ts
     assert opened == {}
 

@@ -479,7 +479,8 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
 
     ``victims`` are nodes that failed because of it. ``ranks`` to blame and ``cause`` are known
     where all nodes were looked at after a hang; not ``certain``: most likely. ``lost``: the node is
-    gone, and can say nothing itself.
+    gone, and can say nothing itself. ``paused``: its leader stood still, and missed others
+    since then; ``line`` says so.
     """
 
     number: int
@@ -490,6 +491,7 @@ class RoundBlamed(Event, tag="round_blamed", frozen=True, kw_only=True):
     cause: str = ""
     certain: bool = True
     lost: bool = False
+    paused: bool = False
 
 
 class RoundAdvised(Event, tag="round_advised", frozen=True, kw_only=True):

@@ -2,6 +2,7 @@
 
 Times are whole microseconds since the job began. Process 1 is the job, and each node is one more;
 a node has a thread for its launcher and one for each of its ranks. Slices of one thread nest.
+Events are in the order of time, behind the names of tracks.
 """
 
 from __future__ import annotations
@@ -76,6 +77,7 @@ def trace(
         *of_rounds,
         *_marks(job, launches, pids),
     ]
+    events.sort(key=_when)  # of two at once the one around the other stays first
     about = {
         "run_id": one_line(job.run_id),
         "started_wall": job.started_wall,
@@ -344,6 +346,10 @@ def _marks(
         yield TraceEvent(
             name=mark.kind, ph="i", pid=pid, tid=tid, ts=mark.at * 1000, s="t", args=text
         )
+
+
+def _when(one: TraceEvent) -> int:
+    return -1 if one.ts is None else one.ts
 
 
 def _us(ns: int) -> int:

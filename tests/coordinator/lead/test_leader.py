@@ -448,7 +448,7 @@ def test_who_does_not_come_back_to_a_leader_that_stood_still_is_not_to_blame():
     assert "node a" in stop.reason
     harness.report("a", m.NodeStopped, 1)
     (blamed,) = harness.heard("a", m.Blamed)
-    assert (blamed.node, blamed.lost) == ("a", True)
+    assert (blamed.node, blamed.lost, blamed.paused) == ("a", False, True)
 
 
 def test_a_leader_that_stands_still_again_and_again_decides_all_the_same():

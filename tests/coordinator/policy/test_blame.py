@@ -90,6 +90,16 @@ def test_what_fails_after_healthy_nodes_have_gone_on() -> None:
     assert blame.verdict(0) == Blamed(0, "b", "node b: signal 11", ("a",))
 
 
+def test_a_leader_that_stood_still_is_not_lost() -> None:
+    blame = Blame()
+    line = "the agent of node a, or its machine, stood still for 20.0 s; node b is lost: silence"
+    blame.lost("a", line, paused=True)
+    blame.lost("a", line.replace("node b", "node c"), paused=True)
+    assert blame.verdict(0) == Blamed(0, "a", line, paused=True)
+    blame.failed("c", "signal 11")
+    assert blame.verdict(0) == Blamed(0, "c", "node c: signal 11")
+
+
 def test_a_cause_names_its_node_once() -> None:
     assert Cause("a", "signal 11").text == "node a: signal 11"
     assert Cause("a", "rank 1 (node a, pid 7) crashed").text == "rank 1 (node a, pid 7) crashed"

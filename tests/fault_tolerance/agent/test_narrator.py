@@ -71,6 +71,14 @@ def test_a_restart_of_which_not_all_ranks_came_to_run_is_said() -> None:
     ]
 
 
+@pytest.mark.parametrize("why", ["lost", "paused", ""])
+def test_the_time_since_a_loss_counts_from_the_order_to_stop(why: str) -> None:
+    blamed = e.RoundBlamed(t=3, number=0, node="b", line="oh", **({why: True} if why else {}))
+    stop = e.StopRequested(t=S // 2, round=0, reason="oh", grace_s=1)
+    told = Told().take(begins(0), stop, blamed, begins(1), *runs(1, 0, 1))
+    assert any("500 ms after the failure" in line.text for line in told.lines) == bool(why)
+
+
 def test_a_restart_that_uses_none_of_those_allowed_says_so() -> None:
     told = Told().take(begins(0), *fails(0, 5), begins(1), *runs(1, 0, 1))
     assert told.restarts() == ["restart (none of the 5 allowed)"]

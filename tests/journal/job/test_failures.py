@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Break, worked_until
 from undaunted.journal.job.failures import RoundFailure, failure_of_round
@@ -161,6 +163,16 @@ def test_a_node_that_is_blamed_as_it_was_silent_stood_still() -> None:
     found = failure_of(node("a", [0, 1], blamed("b", "b is lost")), node("b", [2, 3], paused))
     assert found is not None
     assert found.failure.line == "b is lost; its agent, or its machine, stood still for 16.0 s"
+
+
+def test_a_pause_that_the_leader_on_that_node_has_noticed_itself_is_told_once() -> None:
+    line = "the agent of node b, or its machine, stood still for 16.0 s; node a is lost: silence"
+    for noticed in (True, False):
+        told = replace(blamed("b", line), paused=noticed)
+        paused = e.AgentPaused(t=25 * SECOND, round=0, seconds=16.0)
+        found = failure_of(node("a", [0, 1]), node("b", [2, 3], paused, told))
+        assert found is not None
+        assert found.failure.line.count("stood still") == (1 if noticed else 2)
 
 
 def test_work_that_went_on_beside_an_agent_that_stood_still_ended_with_its_last_step() -> None:

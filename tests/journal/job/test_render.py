@@ -236,6 +236,16 @@ def test_one_round_in_detail() -> None:
     assert render_round(summary_of(sample.RUN), 9) == []
 
 
+def test_pauses_of_the_agent_are_shown_in_the_detail_of_a_round() -> None:
+    pauses = [at(5000 + n, e.AgentPaused, 1, seconds=n + 0.5) for n in range(5)]
+    run = summary_of([*sample.RUN, *pauses])
+    text = plain(render_round(run, 1))
+    until = "1970-01-01 00:16:45 UTC"
+    last = ", ".join(f"{n}.5 s until {until}" for n in (2, 3, 4))
+    assert f"stood still: the agent, or its machine, for {last}, 2 times before\n" in text
+    assert "stood still" not in plain(render_round(run, 0)) + plain(render_launch(run))
+
+
 def test_a_run_without_an_end_says_so() -> None:
     text = plain(render_launch(summary_of(sample.RUN[:-1])))
     assert "UTC, recorded up to 9.0 s later" in text

@@ -296,7 +296,9 @@ def judge(
     """
     seen = _without_warnings(_not_survived(scans))
     seen = _without_vague(_without_carriers(_without_wrappers(seen)))
-    seen = _judge_by_exit_codes(_without_late_kill(_without_ends(seen | _doubtful(scans, seen))))
+    seen |= _doubtful(scans, seen)
+    seen |= _by_last_words(scans, seen)
+    seen = _judge_by_exit_codes(_without_late_kill(_without_ends(seen)))
     node_of = {rank: node for scan in scans for rank, node in scan.node_of.items()}
     ranks = {rank for scan in scans for rank in scan.ranks}
     world_size = world_size or _world_size(scans)
@@ -378,7 +380,8 @@ def _without_carriers(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
         for cause, one in seen.items()
         if (hits := [hit for hit in one.hits if not _CARRIER.search(hit.quote)])
     }
-    return left or seen
+    # A word that something failed is no other error.
+    return left if any(not hit.meaning.alone for one in left.values() for hit in one.hits) else seen
 
 
 def _without_vague(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
@@ -403,6 +406,24 @@ def _doubtful(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[st
         if hit is None or (hit.t and any(other.went_on_after(hit.t) for other in scans)):
             continue
         one = found.setdefault(hit.meaning.cause, LineSeen(hit.meaning.cause))
+        one.hits.append(hit)
+        one.ranks.update(hit.ranks)
+        one.nodes += hit.nodes
+    return found
+
+
+def _by_last_words(scans: Sequence[LogScan], seen: Mapping[str, LineSeen]) -> dict[str, LineSeen]:
+    """Collect the last lines of trouble, where rules know nothing but that a process failed."""
+    ends = seen["terminated"].hits if "terminated" in seen else []
+    failed = all(_is_exit(hit) or hit.meaning.alone for hit in ends)
+    if seen.keys() - {"terminated"} or not failed:
+        return {}
+    found: dict[str, LineSeen] = {}
+    for hit in (hit for scan in scans for hit in scan.last_words()):
+        cause = hit.meaning.cause
+        if ends and cause in {"program_error", *_CONSEQUENCES}:
+            continue  # that is known
+        one = found.setdefault(cause, LineSeen(cause))
         one.hits.append(hit)
         one.ranks.update(hit.ranks)
         one.nodes += hit.nodes
@@ -456,7 +477,7 @@ def _judge_by_exit_codes(seen: dict[str, LineSeen]) -> dict[str, LineSeen]:
     first = [hit for hit in hits if hit.is_first and _CODE.search(hit.quote)]
     if killed := [hit for hit in first if _KILLED.search(hit.quote)]:
         return {"killed": _guessed("killed", killed), **seen}
-    if "peer_lost" in seen:
+    if "peer_lost" in seen or any(_CARRIER.search(hit.quote) for hit in hits):
         return seen
     if aborted := [hit for hit in first if _ABORTED.search(hit.quote)]:
         return {"native_crash": _guessed("native_crash", aborted), **seen}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from undaunted.attribution.logs.general import is_of_http, of_exception
 from undaunted.attribution.logs.rules import Meaning
 from undaunted.attribution.peers import is_of_a_socket, raised_in_communication
 
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
 _HEAD = "Traceback (most recent call last):\n"
 _OF_PROGRAM = 0.7  # confidence
+_GUESSED = 0.5  # of a rule: such words, and not what they say
 _LESS_SURE = 0.55
 _LAST_LINE = re.compile(r"(?P<kind>[A-Za-z_]\w*(?:\.\w+){0,12})(?:: (?P<message>.*)|:?\s*$)")
 # Ends of tasks and programs that nobody calls an error, and of loops whose end is mostly handled.
@@ -20,6 +22,8 @@ _NO_ERRORS = frozenset({"CancelledError", "GeneratorExit"})
 _OF_LOOPS = frozenset({"StopIteration", "StopAsyncIteration"})
 _SOCKETS = frozenset({"timeout", "EOFError"})
 _OF_NUMBERS = re.compile(r"\bassert\b.{0,200}\bis_?(?:finite|nan|inf)\b")  # a line of source
+_OF_SAMPLES = re.compile(r", in __getitem__$", re.MULTILINE)  # a frame: of a data set
+_OF_CONNECTIONS = frozenset({"peer_lost", "rendezvous_failed", "network_setup"})
 _LAST_LINES = 600  # characters of the frames
 
 
@@ -49,8 +53,14 @@ def meaning_of(kind: str, message: str, traceback: str, words: Words | None) -> 
         and _OF_NUMBERS.search(traceback[-_LAST_LINES:])
     ):
         return Meaning("not_finite", _OF_PROGRAM)
+    if is_vague(words) and (general := of_exception(kind, message, traceback)) is not None:
+        return general
     if words is None:
         return Meaning("program_error", _LESS_SURE if name in _OF_LOOPS else _OF_PROGRAM)
+    if words.cause == "checkpoint_mismatch" and _OF_SAMPLES.search(traceback[-_LAST_LINES:]):
+        return Meaning("data_error", _OF_PROGRAM)
+    if words.cause in _OF_CONNECTIONS and is_of_http(traceback):
+        return Meaning("network_error", _LESS_SURE)
     of_socket = is_of_a_socket(name) or name in _SOCKETS
     if (
         words.cause == "peer_lost"
@@ -59,3 +69,12 @@ def meaning_of(kind: str, message: str, traceback: str, words: Words | None) -> 
     ):
         return Meaning("program_error", _OF_PROGRAM)
     return words
+
+
+def is_vague(words: Words | None) -> bool:
+    """Return whether a rule knows an exception only as one of any kind."""
+    if words is None:
+        return True
+    if words.cause == "program_error":
+        return not words.certain and words.message is None
+    return words.cause == "peer_lost" and words.confidence <= _GUESSED

@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("rules.yaml")
 LEFT_OUT = bytes(c for c in range(33) if c != 10) + b"0123456789\x7f"
 LOWER = bytes.maketrans(bytes(range(65, 91)), bytes(range(97, 123)))
 # Numbers of what is built in.
-XID, TRACEBACK, EXCEPTION_IGNORED, STEP, END = range(-5, 0)
+XID, TRACEBACK, EXCEPTION_IGNORED, CHAINED, STEP, END = range(-6, 0)
 EXIT = "exit"  # of a rule: how a process ended says the cause
 _ENDS = ("ended", "signal", "failed")  # groups of such a rule
 _SHELL_BASE = 128  # a shell's code for the end by a signal: this and its number
@@ -51,6 +51,10 @@ _LEAST_LITERAL = 3  # bytes
 _XID_LITERAL = "xid"
 _TRACEBACK_LITERAL = "traceback (most recent call last)"
 _IGNORED_LITERAL = "exception ignored in"
+_CHAINED_LITERALS = (
+    "above exception was the direct cause of",
+    "during handling of the above exception",
+)
 _EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.){0,8}[A-Z]\w{0,60}(?:: |:?$)").match
 _DIFFERENT = re.compile(rb"/[\w./+-]*|\b0x[0-9a-f]+\b|\b[0-9a-f]{6,}\b|\d+|\s+")
 _RAISE = re.compile(r"raise [A-Za-z_]").match  # a line of source in a traceback
@@ -322,6 +326,7 @@ class Rules:
         self._add(XID, [_XID_LITERAL])
         self._add(TRACEBACK, [_TRACEBACK_LITERAL])
         self._add(EXCEPTION_IGNORED, [_IGNORED_LITERAL])
+        self._add(CHAINED, _CHAINED_LITERALS)
         self._add(STEP, table.steps.any)
         self._add(END, table.ends.any)
         for number, row in enumerate(table.rules):
@@ -332,7 +337,7 @@ class Rules:
             first = next((one for one in self._first if one in literal), literal)
             self._first.setdefault(first, []).append(literal)
 
-    def _add(self, number: int, literals: list[str]) -> None:
+    def _add(self, number: int, literals: Iterable[str]) -> None:
         for literal in literals:
             self._literals.setdefault(template(literal.encode()), set()).add(number)
 
@@ -411,6 +416,10 @@ class Rules:
             numbers: as `search` returns them.
         """
         return all(number >= 0 and not self._rules[number].has_line(line) for number in numbers)
+
+    def is_harmless(self, line: str) -> bool:
+        """Return whether a line tells of something that was dealt with."""
+        return self._harmless(line) is not None
 
     @staticmethod
     def is_exception(message: str) -> bool:

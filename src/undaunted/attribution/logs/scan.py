@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from undaunted.attribution.findings import CAUSES
-from undaunted.attribution.logs.exceptions import last_line, meaning_of
+from undaunted.attribution.logs.exceptions import is_vague, last_line, meaning_of
+from undaunted.attribution.logs.general import of_line, of_open_traceback
 from undaunted.attribution.logs.prefixes import (
     TRACEBACK_HEAD,
     clean,
@@ -24,6 +25,7 @@ from undaunted.attribution.logs.prefixes import (
     read_prefix,
 )
 from undaunted.attribution.logs.rules import (
+    CHAINED,
     END,
     EXCEPTION_IGNORED,
     TRACEBACK,
@@ -63,6 +65,8 @@ _ORIGINAL = "Original "  # before the head of a traceback of another process
 _IN_RANK = re.compile(r"Traceback \(most recent call last\): \(RANK (\d{1,7})\)")
 _MOST_PREFIXES = 16
 _STEPS_READ = 8  # at each end of lines that tell of steps and nothing else
+_LAST_LINES = 64  # of a log, which are read in general where no rule knows any
+_LONGEST_LAST = 1000  # bytes of each
 _LOOK_BACK = 12  # lines, for what a line does not say itself
 _LOOKED_BACK_AT = 400  # bytes of each
 _MOST_UNREAD = 64  # lines of which the rank is not read yet
@@ -314,6 +318,9 @@ class LogScan:
         self._last_head = 0
         self._ignored: object = _NOBODY
         self._ignored_line = 0
+        self._raised: dict[object, Meaning] = {}  # the last exception, by who says it
+        self._chained: set[object] = set()  # whose next exception was raised for that one
+        self._tail: deque[tuple[int, bytes]] = deque(maxlen=_LAST_LINES)  # with their numbers
         self._year = time.gmtime().tm_year
 
     def read(self, *, to_end: bool = True, advance: Callable[[int], object] | None = None) -> None:
@@ -379,6 +386,9 @@ class LogScan:
             at = event.line + 1
         self._look_at_tracebacks(at, len(lines), lines)
         self._note_nodes(lines)
+        first = max(0, len(lines) - _LAST_LINES)
+        for index, raw in enumerate(lines[first:], first):
+            self._tail.append((self.lines + index + 1, raw[:_LONGEST_LAST]))
         self.lines += len(lines)
         self._count_ranks(chunk)
 
@@ -502,8 +512,8 @@ class LogScan:
         numbers = event.fit.numbers
         prefix = self._prefix(text)
         speaker = (prefix.rank, prefix.node)
-        if EXCEPTION_IGNORED in numbers:
-            self._ignored, self._ignored_line = speaker, number
+        if EXCEPTION_IGNORED in numbers or CHAINED in numbers:
+            self._note_what_follows(speaker, number, ignored=EXCEPTION_IGNORED in numbers)
             return
         if TRACEBACK in numbers and text.find(TRACEBACK_HEAD) >= prefix.begins:
             self._begin_traceback(text, speaker, number)
@@ -522,20 +532,39 @@ class LogScan:
             text, prefix.begins, numbers, enough, ends_traceback=begun is not None
         )
         if begun is not None and is_last:
-            if last is not None and last[0].rpartition(".")[2] in _CARRIERS:
-                begun.frames.clear()  # those of the process that raised it follow
-            else:
-                del self._tracebacks[speaker]
-            if last is not None:
-                meaning = meaning_of(*last, "\n".join(begun.frames), meaning)
-            if meaning is None or begun.ignored:
-                return
-            if begun.rank is not None:
-                meaning = meaning._replace(ranks=(begun.rank,))
-            if not meaning.aside:
+            meaning = self._of_traceback(begun, last, meaning, speaker)
+            if meaning is not None and not meaning.aside:
                 self._note_error(meaning, raw, event.line, lines)
+        elif meaning is not None and is_vague(meaning) and self._rules.is_exception(message):
+            said = last_line(message)
+            meaning = meaning_of(*said, "", meaning) if said is not None else meaning
         if meaning is not None:
             self._keep(meaning, raw, event.line, lines)
+
+    def _note_what_follows(self, speaker: object, number: int, *, ignored: bool) -> None:
+        if ignored:
+            self._ignored, self._ignored_line = speaker, number
+        else:
+            self._chained.add(speaker)
+
+    def _of_traceback(
+        self,
+        begun: _Traceback,
+        last: tuple[str, str] | None,
+        words: Meaning | None,
+        speaker: object,
+    ) -> Meaning | None:
+        """Return what a traceback that has ended means, None if nothing that is not known."""
+        meaning = words
+        if last is not None and last[0].rpartition(".")[2] in _CARRIERS:
+            begun.frames.clear()  # those of the process that raised it follow
+        else:
+            del self._tracebacks[speaker]
+        if last is not None:
+            meaning = meaning_of(*last, "\n".join(begun.frames), words)
+        if meaning is None or begun.ignored or self._is_explained(speaker, meaning):
+            return None
+        return meaning if begun.rank is None else meaning._replace(ranks=(begun.rank,))
 
     def _take_whole_traceback(
         self, event: _Event, text: str, raw: bytes, lines: list[bytes]
@@ -572,6 +601,17 @@ class LogScan:
         ends = self._is_ignored(speaker, number) and self._rules.is_exception(message)
         self._ignored = _NOBODY if ends else self._ignored
         return ends
+
+    def _is_explained(self, speaker: object, meaning: Meaning) -> bool:
+        """Whether an exception says less than the one that it was raised for."""
+        before = self._raised.get(speaker) if speaker in self._chained else None
+        self._chained.discard(speaker)
+        if before is not None and is_vague(meaning) and not is_vague(before):
+            return True
+        if len(self._raised) >= _MOST_SPEAKERS:
+            self._raised.clear()
+        self._raised[speaker] = meaning
+        return False
 
     def _begun_by(self, speaker: object, number: int) -> _Traceback | None:
         begun = self._tracebacks.get(speaker)
@@ -668,6 +708,30 @@ class LogScan:
             return None  # their ranks keep nothing back
         hit = self._doubted(error, _PROBABLY if failed else _PERHAPS)
         return None if hit.t and self.went_on_after(hit.t) else hit
+
+    def last_words(self) -> list[Hit]:
+        """Return the last lines of trouble behind the last step, in words that no rule knows."""
+        if self.ended == self.steps:
+            return []
+        hits = []
+        for number, raw in self._tail:
+            text = clean(raw)
+            if number <= self.last_step_line or self._rules.is_harmless(text):
+                continue
+            if (meaning := of_line(text)) is not None:
+                hits.append(self._hit(_Kept(meaning, raw, [], number)))
+        return hits or self._open_traceback()
+
+    def _open_traceback(self) -> list[Hit]:
+        """Return the last line of a log that ends in a traceback."""
+        begun = max(self._tracebacks.values(), key=lambda one: one.line, default=None)
+        if begun is None or begun.ignored or self.lines - begun.line >= _LONGEST_TRACEBACK:
+            return []
+        number, raw = next(one for one in reversed(self._tail) if one[1].strip())
+        if begun.line <= self.last_step_line:
+            return []
+        meaning = of_open_traceback("\n".join(begun.frames))
+        return [self._hit(_Kept(meaning, raw, [], number))]
 
     def _doubted(self, error: _Error, confidence: float) -> Hit:
         meaning = error.kept.meaning._replace(confidence=confidence, certain=False)

@@ -525,7 +525,8 @@ class Blamed(_Message, frozen=True):
     Or of a hang after which healthy nodes go on; of what ends the round later there is another one.
     ``node`` is "" where it is no single node; ``victims`` are nodes that failed because of it.
     ``ranks``, ``cause`` and whether they are ``certain`` are known where all nodes were looked at,
-    see `examination.Ruling`. ``lost``: the node is gone, and can say nothing itself.
+    see `examination.Ruling`. ``lost``: the node is gone, and can say nothing itself. ``paused``:
+    its leader stood still, and missed others since then; ``line`` says so.
     """
 
     round: int
@@ -536,6 +537,7 @@ class Blamed(_Message, frozen=True):
     cause: str = ""
     certain: bool = True
     lost: bool = False
+    paused: bool = False
 
 
 class Advised(_Message, frozen=True):

@@ -344,7 +344,9 @@ class JobPolicy:
         worked, finished = node in self.last.members.working, self.last.members.all[node].finished
         self.last.members.lose(node)
         if not finished:
-            self.last.blame.lost(node if event.culprit is None else event.culprit, event.reason)
+            culprit = node if event.culprit is None else event.culprit
+            paused = event.culprit is not None
+            self.last.blame.lost(culprit, event.reason, paused=paused)
         if self.state is PolicyState.STOPPING:
             short = self._cut_short(event.reason) if worked else []
             return [*short, *self._over_if_stopped()]

@@ -120,13 +120,14 @@ class Cause:
     """The event, and its node; "" = no node in particular.
 
     ``victim``: as far as that node can tell, only because of another one. ``cut_off``: it has lost
-    the leader.
+    the leader. ``paused``: the leader on that node stood still, and others were lost.
     """
 
     node: str
     line: str
     victim: bool = field(default=False, compare=False)
     cut_off: bool = field(default=False, compare=False)
+    paused: bool = field(default=False, compare=False)
 
     @property
     def text(self) -> str:
@@ -186,13 +187,13 @@ class Blame:
                 cut_off = victim and known is not None and known.cut_off
                 self.reports[node] = Cause(node, verdict, victim, cut_off)
 
-    def lost(self, node: str, line: str) -> None:
-        """A node, or with "" several, cannot be reached."""
-        self._lost.append(Cause(node, line))
+    def lost(self, node: str, line: str, *, paused: bool = False) -> None:
+        """A node, or with "" several, cannot be reached; or it is ``paused``, and others cannot."""
+        self._lost.append(Cause(node, line, paused=paused))
 
     @property
     def losses(self) -> dict[str, str]:
-        """Nodes that cannot be reached, and why."""
+        """Nodes that cannot be reached, or stood still, and why."""
         return {cause.node: cause.line for cause in self._lost}
 
     @property
@@ -230,8 +231,9 @@ class Blame:
                 f"; {name_ranks(ranks)} of node {node} had ended with 0"
                 for node, ranks in sorted(elsewhere.items())[:_MOST_LEFT]
             )
-        lost = not any(each is cause for each in self.reports.values())
-        return Blamed(round_number, cause.node, text, others, lost=lost)
+        reported = any(each is cause for each in self.reports.values())
+        lost = not reported and not cause.paused
+        return Blamed(round_number, cause.node, text, others, lost=lost, paused=cause.paused)
 
     def left_alone(self) -> tuple[int, ...]:
         """The ranks that have ended with 0 where all that failed have only lost a peer."""
@@ -256,7 +258,8 @@ def _together(lost: list[Cause]) -> Cause:
     if not first.node or not others:
         return first
     are = "are nodes" if len(others) > 1 else "is node"
-    return Cause(first.node, f"{first.line}; so {are} {name_some(others)}")
+    text = f"{first.line}; so {are} {name_some(others)}"
+    return Cause(first.node, text, paused=first.paused)
 
 
 # --- advice ---------------------------------------------------------------------------------------

@@ -61,7 +61,7 @@ class Narrator:
         self._runs = False
         self._stop_heard_ns: int | None = None  # when this round was to be stopped
         self._detected_ns: int | None = None  # when a failure of this round was noticed
-        self._lost_noticed_ns: int | None = None  # the same of a node that is lost: it says nothing
+        self._lost_noticed_ns: int | None = None  # the same of a node that says nothing
         self._since_ns: int | None = None  # the failure that this round comes after
         self._first_lines: set[int] = set()  # ranks whose program has begun
         self._fresh = False  # they have everything to import
@@ -185,7 +185,7 @@ class Narrator:
     def _blames(self, event: e.RoundBlamed) -> Line:
         self._why, self._unsaid, self._blamed = "", None, event.number
         self._said = event.line
-        self._lost_noticed_ns = self._stop_heard_ns if event.lost else None
+        self._lost_noticed_ns = self._stop_heard_ns if event.lost or event.paused else None
         if event.node != self._config.node:
             self._traceback = ""  # of a victim
         return Line(one_line(words_of(event).full, _LONGEST), ERROR)

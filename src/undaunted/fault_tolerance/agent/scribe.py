@@ -141,6 +141,7 @@ class Scribe:
                 cause=blamed.cause,
                 certain=blamed.certain,
                 lost=blamed.lost,
+                paused=blamed.paused,
             )
         )
 

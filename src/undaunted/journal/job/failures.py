@@ -211,7 +211,7 @@ def _without_detection(world: World, blamed: e.RoundBlamed, nodes: Collection[st
     kind = "lost" if present else "unknown"
     pauses = (_pause(one, world) for one in world.launches if one.node == blamed.node)
     stood = [f"; {_pause_in_words(pause[1])}" for pause in pauses if pause is not None]
-    if "stood still" in blamed.line:  # the leader of that node has noticed it itself
+    if blamed.paused:  # the leader of that node has noticed it itself
         stood = []
     return Failure(kind=kind, node=blamed.node, line=blamed.line + "".join(stood))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from undaunted.base.console import Line
     from undaunted.journal.checkpoints import Checkpoints
-    from undaunted.journal.events import RankExited
+    from undaunted.journal.events import AgentPaused, RankExited
     from undaunted.journal.goodput import Times
     from undaunted.journal.job.values import (
         Cost,
@@ -54,6 +54,7 @@ INDENT = " " * 9
 _SHORT_INPROCESS = 5
 # Of more different rounds one after the other, the first and the last are explained.
 _FIRST_ROUNDS, _LAST_ROUNDS = 3, 12
+_MOST_PAUSES = 3  # of an agent, in the detail of a round
 _NUMBER = re.compile(r"[0-9]+(?:[.][0-9]+)?")
 _MORE = "where the time went, and each part of the restarts: --times"
 
@@ -702,11 +703,20 @@ def _details(one: NodePart) -> Iterator[Line]:
         yield [(f"{INDENT}at: ", "dim"), (one_line(verdict.frame), "")]
     if verdict is not None and verdict.distribution:
         yield [(f"{INDENT}before: ", "dim"), (one_line(verdict.distribution), "")]
+    if one.pauses:
+        yield [(f"{INDENT}stood still: ", "dim"), (_pauses(one.pauses), "")]
     for exited in one.exits:
         yield [(f"{INDENT}{_exit(exited)}", "")]
     if verdict is not None and verdict.traceback:
         for line in printable(verdict.traceback).splitlines():
             yield [(f"{INDENT}  {line}", "dim")]
+
+
+def _pauses(pauses: Sequence[AgentPaused]) -> str:
+    last = pauses[-_MOST_PAUSES:]
+    told = [f"{format_duration(one.seconds)} until {utc(one.wall)}" for one in last]
+    more = [f"{len(pauses) - len(last)} times before"] if len(pauses) > len(last) else []
+    return f"the agent, or its machine, for {', '.join([*told, *more])}"
 
 
 def _exit(exited: RankExited) -> str:

@@ -491,6 +491,7 @@ def _part(
         iterations=sorted(one.iterations),
         last_iteration=one.last_iteration,
         exits=list(one.exits),
+        pauses=list(one.pauses),
         stacks=(verdict.stacks if verdict else "") or (evidence.path if evidence else ""),
         phases=_phases(one, following, launch.until_ns) if verdict or failure else None,
         inprocess=_inprocess(one),

@@ -10,7 +10,12 @@ from __future__ import annotations
 import msgspec
 
 from undaunted.journal.checkpoints import Checkpoints  # noqa: TC001 - msgspec looks it up
-from undaunted.journal.events import RankExited, RoundAdvised, Verdict  # noqa: TC001 - as above
+from undaunted.journal.events import (  # noqa: TC001 - as above
+    AgentPaused,
+    RankExited,
+    RoundAdvised,
+    Verdict,
+)
 from undaunted.journal.goodput import Span, Times
 
 
@@ -104,6 +109,7 @@ class NodePart(msgspec.Struct, kw_only=True, frozen=True):
         iterations: first iteration of the ranks that took part, lowest first.
         last_iteration: the highest iteration begun, None = none was begun or recorded.
         exits: how the processes of the ranks ended.
+        pauses: in which the agent stood still, in order.
         stacks: the file of the full evidence.
         phases: how long each part of the restart took; None if the round did not fail.
         inprocess: restarts inside of the processes of the round.
@@ -128,6 +134,7 @@ class NodePart(msgspec.Struct, kw_only=True, frozen=True):
     iterations: list[int] = []
     last_iteration: int | None = None
     exits: list[RankExited] = []
+    pauses: list[AgentPaused] = []
     stacks: str = ""
     phases: Phases | None = None
     inprocess: list[InProcessRestart] = []
