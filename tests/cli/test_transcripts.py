@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 FOLDER = Path(__file__).with_name("transcripts")
 FILES = sorted(FOLDER.glob("*.txt"))
 LINES = [line for file in FILES for line in file.read_text().splitlines() if line[:2] == "$ "]
-CLOCK = re.compile(r"\b\d\d:\d\d:\d\d$", re.MULTILINE)
 ASSIGNMENT = re.compile(r"(\w+)=(.*)", re.DOTALL)
 JOURNAL = b"".join(map(encode, sample.RUN))
 ENDLESS = b"".join(map(encode, sample.RUN[:-1]))
@@ -102,7 +101,14 @@ def test_the_words_of_a_command(
             code = run(line[2:])
             printed = "".join(capfd.readouterr())
             session += f"{line}\n{printed}" + (f"[{code}]\n" if code else "") + "\n"
-    golden(file, CLOCK.sub("HH:MM:SS", session.replace(str(place), "DIR")))
+    golden(file, normalised(session, place))
+
+
+def normalised(text: str, place: Path) -> str:
+    """Replace what differs from one run to another, and the words of a library."""
+    text = re.sub(r"\b\d\d:\d\d:\d\d$", "HH:MM:SS", text, flags=re.MULTILINE)
+    text = re.sub("is not YAML: .*", "is not YAML: ...", text)
+    return text.replace(str(place), "DIR")
 
 
 def run(line: str) -> int:
