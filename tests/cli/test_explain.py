@@ -45,7 +45,7 @@ def make_log(directory: Path, name: str, text: str) -> Path:
 
 @pytest.fixture
 def explained(command: Any) -> Any:
-    """The same as JSON."""
+    """Run `undaunted explain --json`; return the document."""
     return lambda path: json.loads(command("explain", path, "--json"))
 
 

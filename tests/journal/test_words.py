@@ -38,7 +38,17 @@ EVENTS = [
     e.RoundAdvised(t=1, number=2, action="stop", reason="oh", done=True),
     at(1, e.StopAgreed, iteration=-1),
     at(1, e.InProcessCall, call=2, epoch=0, what="finished", members=4),
+    at(1, e.InProcessCall, call=0, epoch=0, what="ended", text="too few ranks are left"),
     at(1, e.InProcessPhase, call=0, epoch=2, phase="re-enter", took_s=1.5, lost=[1, 2]),
+    e.RoundBlamed(number=2, node="b", line="rank 3 hangs", victims=["a"], ranks=[3]),
+    e.MemoryReclaimed(duration_ns=10**9, devices=1, held="GPU 0: 4096 MiB in use"),
+    e.MemoryReclaimed(skipped="there is no driver"),
+    e.ImportsLearned(problem="there is no room"),
+    e.ImportsLearned(modules=9, packages=["torch"], took_ns=10**9, left={"a": "a thread"}),
+    e.SignalPassedOn(signal="SIGUSR1", everywhere=True),
+    e.SignalPassedOn(signal="SIGUSR1", ranks=[0, 1]),
+    e.LastCopy(step=7, place="/c", outcome="written"),
+    e.LastCopy(step=-1, place="/c", outcome="failed", why="no room"),
 ]
 OF_RANKS = [
     ("checkpoint", "saved step=7 bytes=3 total_s=1.250"),
