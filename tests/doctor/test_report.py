@@ -41,7 +41,9 @@ def test_reports(golden: Any) -> None:
     )
     shown = [
         text(),
-        text(facts=Facts(node="n1", gpus=Gpus(present=True)), nodes=["n0"]),
+        text(
+            facts=Facts(node="n1", memory=64 << 30, gpus=Gpus(present=True, count=8)), nodes=["n0"]
+        ),
         text(
             *findings,
             nodes=[f"n{number}" for number in range(9)],

@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
+from undaunted.journal.events import JobStarted
+from undaunted.journal.job.launches import launches_of
+from undaunted.journal.job.values import JobRound, JobSummary
+from undaunted.journal.reader import Journal
 from undaunted.services.slurm import queue as module
 from undaunted.services.slurm.allocation import Next, allocation
 from undaunted.services.slurm.commands import SlurmError
-from undaunted.services.slurm.queue import Queue
+from undaunted.services.slurm.queue import (
+    Queue,
+    journals_in,
+    of_same_program,
+    outcome_line,
+    what_follows,
+)
+
+if TYPE_CHECKING:
+    from undaunted.journal.job.launches import Launch
 
 JOB = {
     "SLURM_JOB_ID": "17",
@@ -20,6 +34,7 @@ JOB = {
     "SLURM_JOB_PARTITION": "batch",
 }
 TASK = JOB | {"SLURM_ARRAY_JOB_ID": "17", "SLURM_ARRAY_TASK_ID": "9", "SLURM_RESTART_COUNT": "2"}
+ROUND = JobRound(attempt=0, round=0, world_size=1, began_ns=0, stopped_ns=None)
 AGAIN, WITHOUT_N2 = Next(again=True), Next(again=True, without="n2")
 AWAY = "Unable to contact slurm controller (connect failure)"
 RUNS = {"JobState": "RUNNING", "Restarts": "0", "BatchFlag": "1", "ExcNodeList": "(null)"}
@@ -97,3 +112,45 @@ def test_a_comment_is_no_reason_to_fail(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(module, "ask", slurm.ask)
     asyncio.run(Queue(allocation(JOB), lambda _: None).comment("finished\x1b[31m"))
     assert slurm.asked == ["scontrol update JobId=17 Comment=finished\\x1b[31m"]
+
+
+def launch(*argv: str, run_id: str = "slurm-17") -> Launch:
+    started = JobStarted(run_id=run_id, argv=list(argv), nproc_per_node=1, max_restarts=0)
+    (made,) = launches_of([Journal(Path("journal-n1.jsonl"), [started])])
+    return made
+
+
+def test_earlier_starts_of_other_programs_do_not_count() -> None:
+    same, other, of_another_job = launch("a.py"), launch("b.py"), launch("a.py", run_id="x")
+    assert of_same_program([same, other, of_another_job], [launch("a.py")]) == [same]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "came_to", "before", "again"),
+    [
+        ("finished", 9, 5, False),
+        ("preempted", 9, 5, True),
+        ("preempted", 5, 5, False),  # it came no further than the start before
+        ("preempted", None, None, True),
+    ],
+)
+def test_a_start_that_came_further_is_followed_by_another(
+    outcome: str, came_to: int | None, before: int | None, again: bool
+) -> None:
+    start, earlier = (
+        JobSummary(
+            outcome=outcome,
+            exit_code=75,
+            reason="the launcher on node n1 received SIGTERM",
+            rounds=[replace(ROUND, last_iteration=iteration)],
+        )
+        for iteration in (came_to, before)
+    )
+    assert what_follows(start, earlier, restarts=1, requeues=100).again is again
+    assert outcome_line(start).startswith(outcome)
+
+
+def test_journals_that_are_not_there_yet_are_none(tmp_path: Path) -> None:
+    assert journals_in(tmp_path / "gone") == []
+    (tmp_path / "journal-n1.jsonl").touch()
+    assert [journal.events for journal in journals_in(tmp_path)] == [[]]
