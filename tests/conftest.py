@@ -14,7 +14,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytest_plugins = ["tests.leaks"]
+pytest_plugins = ["tests.golden", "tests.leaks"]
 
 # Of tests that `make` runs by themselves.
 MARKS = ("e2e", "docs", "slurm", "integration")

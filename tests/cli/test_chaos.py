@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import pytest
 
 from undaunted.chaos.checker.values import Defect, Judgement
-from undaunted.chaos.kinds import KINDS
 from undaunted.chaos.plan import Planned
 from undaunted.chaos.result import Result
 from undaunted.cli import chaos
@@ -29,37 +28,6 @@ def _somewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in list(os.environ):
         if name.startswith("PET_"):
             monkeypatch.delenv(name)
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chaos", "--help"]) == 0
-    assert "undaunted chaos --nproc-per-node 2 train.py" in capsys.readouterr().out
-
-
-def test_all_kinds_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chaos", "--list-faults"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(KINDS)
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "no SCRIPT is given"),
-        (["--faults", "kil", "train.py"], "did you mean 'kill'?"),
-        (["--plan", "missing.yaml", "train.py"], "missing.yaml cannot be read"),
-        (["--junit", "missing/chaos.xml", "train.py"], "its directory cannot be written to"),
-        (["--html", ".", "train.py"], "--html . is a directory; name a file"),
-        (["--dir", "train.py/x", "train.py"], "cannot be used: Not a directory"),
-        (["--dir", ".", "train.py"], "is not empty"),
-    ],
-)
-def test_mistakes(argv: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["chaos", *argv]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert said.err.startswith("undaunted chaos: error: ")
-    assert message in said.err
 
 
 class Done:

@@ -8,8 +8,6 @@ import pytest
 
 from undaunted.chaos.kinds import KINDS
 from undaunted.cli.chaos_arguments import DEFAULT_FAULTS, Arguments, read_arguments
-from undaunted.cli.command import HelpAsked
-from undaunted.cli.messages import UsageError
 
 
 def read(*argv: str, **environ: str) -> Arguments:
@@ -70,35 +68,3 @@ def test_all_faults() -> None:
 
 def test_listing_needs_no_script() -> None:
     assert read("--list-faults").own.list_faults
-
-
-@pytest.mark.parametrize("word", ["-h", "--help"])
-def test_help(word: str) -> None:
-    with pytest.raises(HelpAsked):
-        read_arguments(["--seed", "3", word], {}, "/")
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--faults", "kil", "t.py"], r"--faults: 'kil' .*did you mean 'kill'"),
-        (["--faults", ",", "t.py"], "--faults: name at least one"),
-        (["--rounds", "0", "t.py"], "--rounds: '0' is no whole number from 1"),
-        (["--seed", "-1", "t.py"], "--seed"),
-        (["--seed"], "--seed needs a value"),
-        (["--dir", "--json", "t.py"], "--dir needs a value"),
-        (["--json=yes", "t.py"], "--json takes no value"),
-        (["--deadline", "0", "t.py"], "--deadline: a run takes time"),
-        (["--plan", "p", "--rounds", "2", "t.py"], "leave --rounds out"),
-        (["--nonsense", "t.py"], "unknown option --nonsense"),
-        (["--run-dir", "r", "t.py"], "--run-dir cannot be used here"),
-        (["--inject-fault", "sigkill:rank=0", "t.py"], "--inject-fault cannot be used here"),
-        (["--nnodes", "2", "t.py"], "--nnodes: chaos runs are on one node"),
-        ([], "no SCRIPT is given"),
-        (["--seed", "3"], "no SCRIPT is given"),
-        (["--max-restarts", "x", "t.py"], "--max-restarts"),
-    ],
-)
-def test_what_cannot_be_meant(argv: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        read_arguments(argv, {}, "/")

@@ -692,17 +692,6 @@ sys.exit(main.main(["checkpoint", "export", {str(saved)!r}, "--safetensors", {st
     assert list(tmp_path.iterdir()) == []
 
 
-def test_words(run: Any) -> None:
-    assert "an action is missing" in refused(run())
-    assert "choose list, verify" in refused(run("look", "x"))
-    assert "--keep N" in refused(run("prune", "x"))
-    assert "--safetensors OUT" in refused(run("export", "x"))
-    for action in checkpoint.ACTIONS:
-        said = run(action, "--help")
-        assert said.code == 0
-        assert max(map(len, said.out.splitlines())) <= 80
-
-
 # --- elsewhere ------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from undaunted.cli import coordinator, nodes, run
+from undaunted.cli import nodes, run
 from undaunted.cli.messages import UsageError
 from undaunted.cli.options import RUN
 
@@ -60,29 +60,7 @@ def test_a_slurm_job_has_a_name(build):
     assert build("--rdzv-id", "", SLURM_JOB_ID="7", SLURM_PROCID="1").run_id == "slurm-7"
 
 
-@pytest.mark.parametrize(
-    ("argv", "environ", "message"),
-    [
-        (["--coordinator-store", "zk://a"], {}, "--coordinator-store: zk://a: give etcd://HOST"),
-        ([], {"ETCDCTL_USER": "me"}, "--coordinator-store: ETCDCTL_USER is NAME:PASSWORD"),
-        (["--rdzv-id", ""], {}, "other jobs may use this etcd, too: give --rdzv-id"),
-        (["--ft-enable-log-server"], {}, "give --rdzv-endpoint HOST:PORT as well, or leave it out"),
-        (["--nnodes", "1"], {}, "there is one node; leave it out, or give --nnodes"),
-    ],
-)
-def test_mistakes(build, argv, environ, message):
-    with pytest.raises(UsageError) as caught:
-        build(*argv, **environ)
-    assert message in str(caught.value)
-
-
 def test_the_package_is_an_extra(build, monkeypatch):
     monkeypatch.setattr(nodes, "find_spec", lambda name: importlib.util.find_spec(f"no_{name}"))
     with pytest.raises(UsageError, match=r"pip install 'undaunted\[etcd\]'"):
         build()
-
-
-def test_a_coordinator_alone_has_no_place_in_it(tmp_path):
-    parsed = RUN.parse([*STORE, "--nnodes", "2", "--rdzv-id", "job"], {})
-    with pytest.raises(UsageError, match="launchers serve the job themselves"):
-        coordinator.build_config(parsed, {}, str(tmp_path))

@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,6 @@ from undaunted.fault_tolerance import control_socket as s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from undaunted.coordinator.wire.connection import Connection
 
@@ -151,44 +151,54 @@ def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Any:
     return call
 
 
-def test_status_for_people(serve: Any, run: Any) -> None:
-    serve(STATUS)
-    line = "rank      0: pid 71, stepping, iteration 7, last heartbeat 250 ms ago, "
-    line += "section save open for 3.0 s"
-    assert run("status").splitlines() == [
-        "job       job, round 2, leading, running, 1 restart used, 2 left",
-        "leader    a at h:29400, epoch 9",
-        "member    a: ranks 0-1, votes, lease 4.2 s left",
-        "spares    c",
-        "excluded  z: its NIC",
-        "node      a (leader): running, round 2, pid 70, undaunted 0.1",
-        line,
-        "rank      1: pid 72, ended: exit code 1",
-        "limit     heartbeat: 10 min 00 s (undaunted ctl (pid 7), rank 0)",
-        "limit     out_of_section: off (default)",
-    ]
+STACKS = [
+    s.RankStacks(0, 0, 71, "sleeping", 7, "train.py:3", "all_reduce", "Thread 1\n  frame"),
+    s.RankStacks(1, 1, 72, "stopped by a signal", reason="it is stopped"),
+]
+RECORDINGS = [
+    *(s.RankRecording(r, 70 + r, Recording(r, (Group("0"),), world_size=3)) for r in range(2)),
+    s.RankRecording(2, 72, deaf=True),
+    s.RankRecording(3, 73),
+]
+
+
+def status(**job: Any) -> s.NodeStatus:
+    changed = msgspec.structs.replace(STATUS.job, **job)
+    return msgspec.structs.replace(STATUS, job=changed, round=changed.round)
+
+
+ANSWERS: list[tuple[str, str, Any]] = [
+    ("a leader", "status", STATUS),
+    ("a stop is under way", "status", status(state="stopping", then="then the job ends")),
+    ("the first round has not begun", "status", status(round=-1)),
+    ("the leader is silent", "status", status(role="follower", lease_left_s=-7.25)),
+    ("two ranks", "stacks", STACKS),
+    ("one of them", "stacks --rank 1", STACKS),
+    ("four ranks, one of them answers nothing", "flight", RECORDINGS),
+    ("no rank", "stacks", []),
+    ("limits", "limits", STATUS),
+]
+
+
+def test_answers_in_words(serve: Any, run: Any, golden: Any) -> None:
+    serve(*(body for _, _, body in ANSWERS))
+    session = ""
+    for title, action, _ in ANSWERS:
+        session += f"# {title}\n\n$ undaunted ctl RUN {action}\n{run(*action.split())}\n"
+    golden(Path(__file__).with_name("ctl_answers.txt"), session)
+
+
+def test_recordings_for_programs(serve: Any, run: Any) -> None:
+    server = serve(RECORDINGS)
+    found = json.loads(run("flight", "--json"))
+    assert (found["deaf"], len(found["recordings"])) == ([2], 2)
+    assert server.asked == [s.Flight()]
 
 
 def test_status_says_until_when_a_job_pauses(serve: Any, run: Any) -> None:
     paused = msgspec.structs.replace(STATUS.job, pause_left_s=7.25)
     serve(msgspec.structs.replace(STATUS, job=paused))
     assert "(7.2 s more" in run("status").partition("pauses until ")[2]
-
-
-def test_status_says_what_follows_a_stop_and_that_no_round_has_begun(serve: Any, run: Any) -> None:
-    stopping = msgspec.structs.replace(STATUS.job, state="stopping", then="then the job ends")
-    forming = msgspec.structs.replace(STATUS.job, round=-1)
-    serve(
-        *(msgspec.structs.replace(STATUS, job=job, round=job.round) for job in (stopping, forming))
-    )
-    assert "round 2, stopping (then the job ends), 1 restart" in run("status")
-    assert run("status").count("no round yet") == 2
-
-
-def test_status_says_since_when_the_leader_is_silent(serve: Any, run: Any) -> None:
-    away = msgspec.structs.replace(STATUS.job, role="follower", lease_left_s=-7.25)
-    serve(msgspec.structs.replace(STATUS, job=away))
-    assert "lease     over: the leader was last heard of 12.2 s ago" in run("status")
 
 
 def test_status_of_several_launchers(serve: Any, run: Any) -> None:
@@ -211,18 +221,6 @@ def test_who_does_not_answer_is_said(serve: Any, run: Any, tmp_path: Path) -> No
     assert "node gone: no launcher listens at its socket here: it was killed" in told
 
 
-def test_stacks_of_one_rank(serve: Any, run: Any) -> None:
-    seen = [
-        s.RankStacks(0, 0, 71, "sleeping", 7, "train.py:3", "all_reduce", "Thread 1\n  frame"),
-        s.RankStacks(1, 1, 72, "stopped by a signal", reason="it is stopped"),
-    ]
-    serve(seen, seen)
-    both = run("stacks")
-    assert "--- rank 0, pid 71: sleeping, iteration 7, in train.py:3, waits in all_reduce" in both
-    assert "(no stacks: it is stopped)" in both
-    assert run("stacks", "--rank", "1").count("--- rank") == 1
-
-
 def test_a_rank_is_all_that_is_shown_of_several_nodes(serve: Any, run: Any) -> None:
     for number, node in enumerate("ab"):
         seen = [s.RankStacks(number, 0, 71, "sleeping")]
@@ -232,35 +230,11 @@ def test_a_rank_is_all_that_is_shown_of_several_nodes(serve: Any, run: Any) -> N
     assert "there is no rank 0 here, but none" in run("stacks", "--rank", "0", code=1)
 
 
-def test_recordings(serve: Any, run: Any) -> None:
-    recordings = [Recording(rank, (Group("0"),), world_size=3) for rank in range(2)]
-    said = [s.RankRecording(rank, 70 + rank, one) for rank, one in enumerate(recordings)]
-    said += [s.RankRecording(2, 72, deaf=True), s.RankRecording(3, 73)]
-    server = serve(said, said)
-    told = run("flight")
-    assert "2 dumps" in told
-    assert "no answer from rank 2" in told
-    assert "nothing is recorded of rank 3" in told
-    found = json.loads(run("flight", "--json"))
-    assert (found["deaf"], len(found["recordings"])) == ([2], 2)
-    assert server.asked == [s.Flight(), s.Flight()]
-
-
 def test_a_dump_is_lines_or_one_document(serve: Any, run: Any) -> None:
     lines = [{"machine": "node"}, {"machine": "policy"}]
     serve(lines, lines)
     assert run("dump") == '{"machine":"node"}\n{"machine":"policy"}\n'
     assert json.loads(run("dump", "--json")) == {"a": lines}
-
-
-def test_limits_are_shown(serve: Any, run: Any) -> None:
-    serve(STATUS, STATUS)
-    assert run("limits").splitlines() == [
-        "heartbeat: 10 min 00 s (undaunted ctl (pid 7), rank 0)",
-        "out_of_section: off (default)",
-    ]
-    (shown,) = json.loads(run("limits", "--json")).values()
-    assert [each["name"] for each in shown["limits"]] == ["heartbeat", "out_of_section"]
 
 
 # --- through the coordinator of a job -------------------------------------------------------------
@@ -443,6 +417,10 @@ def test_orders(serve: Any, run: Any, words: list[str], question: s.Question) ->
     assert server.asked == [question, question]
 
 
+def test_limits_at_a_time_are_bounded(run: Any) -> None:
+    assert "--sections: 65 limits" in run("limits", "--sections", LONG, code=2)
+
+
 def test_an_order_goes_to_the_first_who_takes_it(serve: Any, run: Any) -> None:
     serve(None, error="no ranks run here")
     serve(s.Decision("it is done"), node="b")
@@ -477,57 +455,3 @@ def test_a_launcher_that_says_nothing(
     with listen_at(str(tmp_path / "ctl-a.sock"), socket.SOCK_STREAM, 8):
         assert f"its launcher (pid {os.getpid()}) does not answer" in run("status", code=1)
         assert "is not carried out" in run("stop", code=1)
-
-
-@pytest.mark.parametrize(
-    ("words", "text"),
-    [
-        ([], "an action is missing: choose status"),
-        (["nothing"], "'nothing' is no action"),
-        (["RUN", "nothing"], "'nothing' is no action"),
-        (["RUN", "stacks", "--rank", "x"], "--rank"),
-        (["RUN", "exclude"], "name the node"),
-        (["RUN", "limits", "--sections", LONG], "65 limits are too many at a time; give 64"),
-        (["RUN", "limits", "--sections", f"{'s' * 65}:5"], "has 65 characters"),
-        (["h:1", "--tls-cert", "FILE", "status"], "only with --tls-ca"),
-        (["h:1", "status", "--tls-ca", "none.pem"], "none.pem: No such file"),
-        (["RUN", "--nothing", "status"], "unknown option --nothing"),
-        (["RUN", "limits", "--heartbeat", "0"], "--heartbeat"),
-        (["RUN", "status", "more"], "unexpected 'more'"),
-        (["status", "RUN"], "RUN comes before the action: undaunted ctl RUN status"),
-        (["stacks", "--rank", "1", "h:1"], "undaunted ctl h:1 stacks"),
-        (["exclude", "RUN", "b"], "unexpected 'b'"),
-    ],
-)
-def test_wrong_words(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], text: str
-) -> None:
-    words = [str(tmp_path) if word == "RUN" else word for word in words]
-    assert main(words) == 2
-    assert text.replace("RUN status", f"{tmp_path} status") in capsys.readouterr().err
-
-
-def test_a_run_that_is_not_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(["status"]) == 2
-    assert "no run under" in capsys.readouterr().err
-    assert main(["none", "status"]) == 2
-    assert "none is no directory, nor HOST:PORT" in capsys.readouterr().err
-    assert main(["/none:29400", "status"]) == 2
-    assert "is no directory" in capsys.readouterr().err
-    assert main([str(tmp_path), "status"]) == 1
-    assert "no launcher can be asked here: the run is over" in capsys.readouterr().err
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "journal-a.jsonl").touch()
-    assert main([str(tmp_path), "status"]) == 1
-    assert f"holds some; the newest one is {tmp_path}/run\n" in capsys.readouterr().err
-    assert main([str(tmp_path / "run"), "status"]) == 1
-    assert "undaunted report says how it ended" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("words", [["--help"], ["stacks", "--help"], ["x", "limits", "--help"]])
-def test_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(words) == 0
-    assert capsys.readouterr().out.startswith("Usage: undaunted ctl")

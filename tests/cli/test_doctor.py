@@ -93,27 +93,6 @@ def test_where_ranks_will_meet(examined: Examined, monkeypatch: pytest.MonkeyPat
         assert examined.asked["places"].stores == {"MASTER_ADDR": Address("n3", 0)}
 
 
-@pytest.mark.parametrize(
-    ("words", "complaint"),
-    [
-        ("--for luck", "'luck': choose from inprocess, "),
-        ("--nproc-per-node 0", "is not a whole number from 1"),
-        ("--checkpoint-size big", "is no size"),
-        ("--hosts ,", "give names of hosts"),
-        ("--hosts n1:0", "give names of hosts"),
-        ("--rdzv-endpoint n1", "is no address"),
-        ("--rdzv-endpoint :7", "need a host and a port"),
-        ("--coordinator-store http://e1", "etcd://"),
-        ("--join-timeout soon", "is not a duration"),
-        ("--js", "did you mean '--json'?"),
-        ("train.py", "unexpected 'train.py'"),
-    ],
-)
-def test_wrong_use(words: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert module.main(words.split()) == 2
-    assert complaint in capsys.readouterr().err
-
-
 def test_a_current_directory_that_is_gone(
     examined: Examined,
     tmp_path: Path,
@@ -128,14 +107,6 @@ def test_a_current_directory_that_is_gone(
     assert "ckpt: the current directory is gone (" in capsys.readouterr().err
     assert module.main(["--checkpoint-dir", "/ckpt"]) == 0
     assert examined.asked["places"].directories == (("/ckpt", "checkpoints"),)
-
-
-def test_a_token_that_cannot_be_used(
-    examined: Examined, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("UNDAUNTED_TOKEN", "short")
-    assert module.main(["--nnodes", "2", "--rdzv-endpoint", "n0:29400"]) == 2
-    assert "undaunted doctor: error: UNDAUNTED_TOKEN: the token has 5" in capsys.readouterr().err
 
 
 def test_failures_and_json(examined: Examined, capsys: pytest.CaptureFixture[str]) -> None:
@@ -160,19 +131,6 @@ def test_a_log_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     assert module.main(["--read-log", str(log), "--json"]) == 0
     (finding,) = json.loads(capsys.readouterr().out)["rounds"][0]["findings"]
     assert (finding["cause"], finding["message"]) == ("disk_full", "M43")
-
-
-@pytest.mark.parametrize("name", ["-", "none"])
-def test_no_log(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert module.main(["--read-log", name if name == "-" else str(tmp_path / name)]) == 2
-    assert name in capsys.readouterr().err
-
-
-def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    assert module.main(["--help"]) == 0
-    shown = capsys.readouterr().out
-    assert "Examples:" in shown
-    assert "Exits with 0 if nothing stops training" in shown
 
 
 def test_a_reader_that_has_enough(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.attribution.flight.dumps import Rank, job
 from undaunted.attribution.flight.culprits import Analysis, Culprit, GroupState
 from undaunted.attribution.flight.files import Problem
-from undaunted.cli.flight import main
 
 PAGE = Path(__file__).parents[2] / "docs" / "flight.md"
 
@@ -27,21 +27,10 @@ def make(directory: Path, *, left: int = 4) -> Path:
     return directory
 
 
-def test_for_people(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (make(tmp_path) / "train.log").write_text("step 1\n")
-
-    assert main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
-    assert "rank 2: " in out
-    assert "(host_lag)" in out
-    assert "train.log" in out
-
-
-def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json(tmp_path: Path, command: Any) -> None:
     (make(tmp_path, left=3) / "x").write_text("y")
 
-    assert main([str(tmp_path), "--json", "--world-size", "5"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command("flight", tmp_path, "--json", "--world-size", "5"))
     (culprit,) = found["culprits"]
     assert (culprit["rank"], culprit["cause"], culprit["group"]) == (2, "host_lag", "0")
     assert found["missing"] == [3, 4]
@@ -50,40 +39,28 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [one["file"] for one in found["problems"]] == ["x"]
 
 
-def test_as_nvrx(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(make(tmp_path)), "--nvrx"]) == 0
-    assert capsys.readouterr().out.splitlines() == [
-        "PGID | Process Group Desc | Op Type | Size | Dtype | Missing Ranks",
-        "0 | default_pg | all_reduce | [4] | Float | 2",
-        "hanging ranks: [2]",
-    ]
-
-
-def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_that_are_no_text(tmp_path: Path, command: Any) -> None:
     Path(os.fsdecode(bytes(make(tmp_path)) + b"/a\xff.log")).write_text("x")
-    assert main([str(tmp_path), "--json"]) == 0
-    (problem,) = json.loads(capsys.readouterr().out)["problems"]
+    (problem,) = json.loads(command("flight", tmp_path, "--json"))["problems"]
     assert problem["file"].isprintable()
 
 
-def test_a_single_dump(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(make(tmp_path) / "_dump_1"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["missing"] == [0, 2, 3]
+def test_a_single_dump(tmp_path: Path, command: Any) -> None:
+    assert json.loads(command("flight", make(tmp_path) / "_dump_1", "--json"))["missing"] == [
+        0,
+        2,
+        3,
+    ]
 
 
-def test_of_directories_the_last_iteration_is_hinted_at(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_directories_the_last_iteration_is_hinted_at(tmp_path: Path, command: Any) -> None:
     for iteration in (2, 9, 10):
         make(tmp_path / f"iter_{iteration}")
 
-    assert main([str(tmp_path)]) == 2
-    assert "iter_10" in capsys.readouterr().err
+    assert "iter_10" in command("flight", tmp_path, code=2)
 
 
-def test_directories_of_nodes_are_one_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_directories_of_nodes_are_one_job(tmp_path: Path, command: Any) -> None:
     make(tmp_path)
     for node, ranks in (("hive-0", (0, 1)), ("hive-1", (2, 3))):
         (tmp_path / node).mkdir()
@@ -92,23 +69,21 @@ def test_directories_of_nodes_are_one_job(
 
     (tmp_path / "README").write_text("copied from the nodes")
 
-    assert main([str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command("flight", tmp_path, "--json"))
     (culprit,) = found["culprits"]
     assert (culprit["rank"], culprit["cause"]) == (2, "host_lag")
     assert [one["file"] for one in found["problems"]] == ["README"]
 
 
-def test_nobody_waits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nobody_waits(tmp_path: Path, command: Any) -> None:
     for one in job(2):
         one.write(tmp_path)
 
-    assert main([str(tmp_path)]) == 0
-    assert "nobody waits" in capsys.readouterr().out
+    assert "nobody waits" in command("flight", tmp_path)
 
 
 def test_names_from_dumps_do_not_reach_the_terminal_as_they_are(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, command: Any
 ) -> None:
     for one in job(2):
         one.call("0", "\x1b]0;owned\x07", state="scheduled")
@@ -117,14 +92,11 @@ def test_names_from_dumps_do_not_reach_the_terminal_as_they_are(
         one.write(tmp_path)
     (tmp_path / "\x1b[33m").write_text("")
 
-    assert main([str(tmp_path)]) == 0
-    assert "\x1b" not in capsys.readouterr().out
+    assert "\x1b" not in command("flight", tmp_path)
 
 
 @pytest.mark.parametrize("form", [[], ["--nvrx"]])
-def test_nothing_of_a_dump_makes_a_line(
-    form: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_of_a_dump_makes_a_line(form: list[str], tmp_path: Path, command: Any) -> None:
     forged = "\nrank 0: forged\r\t\x85\u2028"
     for one in job(3):
         if one.rank:
@@ -135,72 +107,44 @@ def test_nothing_of_a_dump_makes_a_line(
         one.write(tmp_path)
     (tmp_path / f"x{forged}").write_text("")
 
-    assert main([str(tmp_path), *form]) == 0
-    lines = capsys.readouterr().out.splitlines()
+    lines = command("flight", tmp_path, *form).splitlines()
     assert any("forged" in line for line in lines)
     assert not [line for line in lines if line.startswith("rank 0: forged")]
     assert all(map(str.isprintable, lines))
 
 
-def test_what_cannot_be_read_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_cannot_be_read_is_listed(tmp_path: Path, command: Any) -> None:
     make(tmp_path)
     os.mkfifo(tmp_path / "rank_7")
     (tmp_path / "rank_8").symlink_to("/dev/zero")
     (tmp_path / "rank_9").symlink_to("absent")
     (tmp_path / "below").mkdir()
 
-    assert main([str(tmp_path), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command("flight", tmp_path, "--json"))
     assert [one["file"] for one in found["problems"]] == ["rank_7", "rank_8", "rank_9"]
 
 
-def test_a_world_smaller_than_a_dump_says(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main([str(make(tmp_path)), "--world-size", "3"]) == 2
-    err = capsys.readouterr().err
-    assert "--world-size 3" in err
-    assert "rank 3" in err
-
-
-def test_thousands_of_ranks_without_a_dump_are_few_lines(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_thousands_of_ranks_without_a_dump_are_few_lines(tmp_path: Path, command: Any) -> None:
     every = list(range(4096))
     for rank in every[:512:2]:
         one = Rank(rank, {"0": every})
         one.call("0", state="scheduled")
         one.write(tmp_path)
 
-    assert main([str(tmp_path)]) == 0
-    out = capsys.readouterr().out
+    out = command("flight", tmp_path)
     assert len(out) < 8192
 
 
 @pytest.mark.parametrize("content", [None, "directory", "log"])
-def test_no_dumps(content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_dumps(content: str | None, tmp_path: Path, command: Any) -> None:
     if content == "directory":
         (tmp_path / "iter_3").mkdir()
     elif content == "log":
         (tmp_path / "log").write_text("step 1\n")
 
-    assert main([str(tmp_path)]) == 2
-    assert {"directory": "iter_3", "log": "log"}.get(content or "", "") in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "argv",
-    [
-        [],
-        ["/no/such/directory"],
-        ["a", "b"],
-        ["--json", "--nvrx", "a"],
-        [".", "--world-size", "131073"],
-    ],
-)
-def test_wrong_use(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(argv) == 2
-    assert "undaunted flight: error:" in capsys.readouterr().err
+    assert {"directory": "iter_3", "log": "log"}.get(content or "", "") in command(
+        "flight", tmp_path, code=2
+    )
 
 
 def test_every_key_of_the_json_is_documented() -> None:

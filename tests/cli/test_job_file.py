@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import pytest
@@ -16,7 +16,6 @@ from undaunted.fault_tolerance.launch_config import LaunchConfig
 from undaunted.fault_tolerance.launch_config import options as launch_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from undaunted.base.options import Option
@@ -89,41 +88,9 @@ def test_each_option_may_stand_in_it(tmp_path: Path) -> None:
         assert option.value_in(found.options) == option.value_in(defaults), option.name
 
 
-@pytest.mark.parametrize(
-    ("text", "complaint"),
-    [
-        ("max-restart: 3", "max-restart is no option; did you mean 'max-restarts'"),
-        ("workers: {max-restart: 3}", "max-restart is no option; did you mean 'max-restarts'"),
-        ("workers: [max-restarts]", "workers is no option"),
-        ("config: other.yaml", "config is no option"),
-        ("max-restarts: many", r"max-restarts in .*job.yaml: 'many'"),
-        ("max-restarts: 1\nmax-restarts: 2", "given twice"),
-        ("max-restarts: 1\na: {max_restarts: 2}", "given twice"),
-        ("inject-fault: [{a: b}]", "inject-fault has {'a': 'b'}"),
-        ("elastic: perhaps", "elastic in .*neither true nor false"),
-        ("fault_tolerance: {rank_heartbeat_timeout: soon}", "rank_heartbeat_timeout in"),
-        ("- max-restarts", "no lines such as"),
-        ("a: [", "is not YAML"),
-        ("\x00", "is not YAML"),
-        ("# nothing\nnumber: 3", "number is no option"),
-        ("duplicate_stdout_filters: [loss]", "duplicate_stdout_filters .*grep"),
-        ("output: {logs-specs: mine}", "logs-specs .*redirects"),
-    ],
-)
-def test_a_mistake_is_named(tmp_path: Path, text: str, complaint: str) -> None:
-    with pytest.raises(UsageError, match=complaint):
-        parsed(tmp_path, text)
-
-
 @pytest.mark.parametrize("text", ["", "# nothing\n", "workers:\n"])
 def test_nothing_in_it(tmp_path: Path, text: str) -> None:
     assert not {*parsed(tmp_path, text).sources} - {"config"}
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    environ: Mapping[str, Any] = {"PET_CONFIG": str(tmp_path / "none.yaml")}
-    with pytest.raises(UsageError, match=r"PET_CONFIG: .*No such file"):
-        RUN.parse(["train.py"], environ)
 
 
 SAMPLES = (

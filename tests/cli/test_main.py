@@ -24,9 +24,7 @@ def test_subcommands_get_their_arguments(monkeypatch):
 def test_help(word, capsys):
     assert main([word]) == 0
     out = capsys.readouterr().out
-    assert "undaunted run --nproc-per-node 4" in out
     assert all(command in out for command in main_module.COMMANDS)
-    assert max(map(len, out.splitlines())) <= 80
 
 
 def test_version(capsys):
@@ -69,40 +67,6 @@ def test_an_interrupt_before_anything_was_started(command, said, monkeypatch, ca
     assert captured.err.count("undaunted run: interrupted") == 2 * said
     assert captured.err.count("\n") == 2 * said
     assert captured.out == ""
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "Usage: undaunted COMMAND"),
-        (["train.py"], "'train.py' is no command; to run a script: undaunted run ..."),
-        (["--nproc-per-node", "2"], "to run a script: undaunted run"),
-        (["rum"], "did you mean 'run'?"),
-        (["frobnicate"], "choose run, srun, coordinator, report"),
-        (["simulate", "--nodes", "4"], "python -m simulator"),
-        (["log-aggregator", "--once"], "log_aggregator of undaunted's package"),
-    ],
-)
-def test_mistakes(argv, message, capsys):
-    assert main(argv) == 2
-    assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("argv", "unknown"),
-    [
-        (["report", "--jso"], "--jso"),
-        (["top", "--onc"], "--onc"),
-        (["doctor", "--jso"], "--jso"),
-        (["run", "--max-restart", "2", "train.py"], "--max-restart"),
-        (["run", "---max-restarts", "2", "train.py"], "---max-restarts"),
-    ],
-)
-def test_options_are_written_out(argv, unknown, capsys):
-    """An abbreviation that works today means something else as soon as there is a new option."""
-    assert main(argv) == 2
-    err = capsys.readouterr().err
-    assert err.startswith(f"undaunted {argv[0]}: error: unknown option {unknown}")
 
 
 def test_the_package_itself_is_the_command():
@@ -165,9 +129,3 @@ def test_completion_for_a_shell(shell: str, capsys: pytest.CaptureFixture[str]) 
     pytest.importorskip("argcomplete")
     assert main(["completion", shell]) == 0
     assert "undaunted" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("words", [[], ["tcsh"], ["bash", "zsh"]])
-def test_completion_for_no_shell(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["completion", *words]) == 2
-    assert capsys.readouterr().err.startswith("undaunted completion: error:")

@@ -19,16 +19,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_cannot_be_served(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    assert main([f"--allowed-root={tmp_path}/gone"]) == 2
-    assert "is no folder" in capsys.readouterr().err
-    monkeypatch.chdir("/")
-    assert main([]) == 2
-    assert "everything is below '/'" in capsys.readouterr().err
-
-
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

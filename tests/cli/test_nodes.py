@@ -155,8 +155,6 @@ def test_a_job_on_one_node_may_share_it_with_others(tmp_path):
 
 def test_faults_may_be_for_ranks_of_other_nodes(build):
     assert "rank=3" in build("--nnodes", "2", "--inject-fault", "sigkill:rank=3").faults
-    with pytest.raises(UsageError, match="only rank 0"):
-        build("--nnodes", "1", "--inject-fault", "sigkill:rank=3")
 
 
 def test_whose_host_an_endpoint_names():
@@ -229,14 +227,6 @@ def test_the_name_of_a_pod_is_its_own_before_the_name_service_knows_it(monkeypat
 
 
 @pytest.mark.parametrize(
-    "wrong", ["a b:1", "a..b:1", "$(HOST):1", "<node>:1", "a" * 64 + ":1", "10.0.0.999:1", "a/b"]
-)
-def test_a_host_that_cannot_be_a_name(build, wrong):
-    with pytest.raises(UsageError, match="cannot be the name of a machine"):
-        build("--nnodes", "2", "--rdzv-endpoint", wrong)
-
-
-@pytest.mark.parametrize(
     ("given", "meant"),
     [
         ("127.0.0.1", "127.0.0.1:29400"),
@@ -252,37 +242,6 @@ def test_endpoints(build, given, meant):
     assert config.nodes.endpoints == [meant]
 
 
-@pytest.mark.parametrize("wrong", ["a:0", "a:70000", "a:b", ":1"])
-def test_endpoints_that_cannot_be_meant(build, wrong):
-    with pytest.raises(UsageError, match="give HOST:PORT"):
-        build("--nnodes", "2", "--rdzv-endpoint", wrong)
-
-
-@pytest.mark.parametrize(
-    ("conf", "told"),
-    [
-        ("lase=3", "lase is not known; known are"),
-        ("lease=soon", "lease=soon cannot be read"),
-        ("lease=0", "lease=0 cannot be read"),
-        ("takeover=perhaps", "takeover=perhaps cannot be read"),
-    ],
-)
-def test_settings_that_cannot_be_meant(build, conf, told):
-    with pytest.raises(UsageError, match=told):
-        build("--nnodes", "2", "--rdzv-conf", conf)
-
-
-def test_a_place_to_meet_is_needed(tmp_path):
-    (tmp_path / "train.py").touch()
-    with pytest.raises(UsageError, match="give --rdzv-endpoint HOST:PORT, the same on all"):
-        run.build_config(RUN.parse(["--nnodes", "2", "train.py"], {}), {}, str(tmp_path))
-
-
-def test_nodes_that_do_not_make_whole_segments(build):
-    with pytest.raises(UsageError, match="3 nodes cannot be divided into segments of 2"):
-        build("--nnodes", "3", "--ft-segment", "2")
-
-
 def test_an_address_of_this_node_that_nobody_knows(build):
     with pytest.raises(UsageError) as caught:
         build("--nnodes", "2", "--local-addr", "nosuch.invalid")
@@ -290,16 +249,6 @@ def test_an_address_of_this_node_that_nobody_knows(build):
     assert "give an address of this node" in str(caught.value)
     with pytest.raises(UsageError, match="--local-addr"):
         build("--nnodes", "2", "--local-addr", "x" * 70)
-
-
-def test_secrets_that_cannot_be_used(build, tmp_path):
-    with pytest.raises(UsageError, match="--coordinator-token-file: token file /nonexistent: No"):
-        build("--nnodes", "2", "--coordinator-token-file", "/nonexistent")
-    with pytest.raises(UsageError, match="UNDAUNTED_TOKEN: the token has 5 characters"):
-        build("--nnodes", "2", UNDAUNTED_TOKEN="short")
-    given = [f"--coordinator-tls-{name}=/nonexistent" for name in ("ca", "cert", "key")]
-    with pytest.raises(UsageError, match="--coordinator-tls-ca: /nonexistent"):
-        build("--nnodes", "2", *given)
 
 
 NODES = Nodes(min_nodes=2, max_nodes=2, endpoints=["h:1"], is_host=True, address="127.0.0.1")
@@ -328,16 +277,3 @@ def test_what_is_log_server():
     )
     wanted = {"port": 7, "log_prefix": "/p/s", "grace_s": 9.0}
     assert log_server(line) == LogServerConfig(root="/l", **wanted)
-
-
-@pytest.mark.parametrize(
-    ("line", "paths", "message"),
-    [
-        (ON, {"prefix": ""}, "name them with --ft-per-cycle-applog-prefix"),
-        (ON, {"log": "/elsewhere/x.log"}, "/elsewhere/x.log must be there as well"),
-        (f"{ON} --ft-log-server-port 0", {}, "give a port from 1 to 65535"),
-    ],
-)
-def test_a_log_server_that_cannot_be_meant(line, paths, message):
-    with pytest.raises(UsageError, match=message):
-        log_server(line, **paths)

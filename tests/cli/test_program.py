@@ -31,19 +31,6 @@ def test_kinds(flags, kind):
     assert program_kind(RUN.parse([*flags, "x"], {}), RUN) == kind
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "the script is missing: undaunted run"),
-        (["-m", "--no-python", "x"], "--module and --no-python exclude one another"),
-        (["-m", "--run-path", "x"], "--module and --run-path exclude one another"),
-    ],
-)
-def test_contradictions(argv, message):
-    with pytest.raises(UsageError, match=message):
-        program_kind(RUN.parse(argv, {}), RUN)
-
-
 @pytest.mark.parametrize("kind", ["script", "run_path"])
 def test_scripts(tmp_path, kind):
     (tmp_path / "train.py").touch()

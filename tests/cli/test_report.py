@@ -10,14 +10,13 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from benchmarks.simulated_job import simulate, write
 from tests.journal import sample
-from undaunted.cli.explain import main as explain
-from undaunted.cli.report import main
 from undaunted.journal import owner
 from undaunted.journal.events import EventsLost
 from undaunted.journal.lines import encode
@@ -31,112 +30,54 @@ def make_run(directory: Path, content: bytes = CONTENT, node: str = "n0") -> Pat
     return directory
 
 
-def test_report_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(make_run(tmp_path / "r"))]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("run demo on n0: finished")
-    assert "rank 1 raised ValueError: bad batch" in out
-    assert err == ""
-
-
-def test_a_journal_may_be_named_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(make_run(tmp_path / "r") / "journal-n0.jsonl")]) == 0
-    assert "run demo" in capsys.readouterr().out
-
-
-def test_several_nodes_and_launches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    again = CONTENT.replace(b'"pid":42', b'"pid":43')
-    make_run(tmp_path / "r", CONTENT + again)
-    make_run(tmp_path / "r", CONTENT.replace(b'"n0"', b'"n1"'), node="n1")
-    assert main([str(tmp_path / "r")]) == 0
-    out = capsys.readouterr().out
-    assert out.count("run demo on n0") == 2
-    assert out.count("run demo on n1") == 1
-
-
-def test_of_the_journals_of_two_jobs_only_the_newest_counts(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_of_the_journals_of_two_jobs_only_the_newest_counts(tmp_path: Path, command: Any) -> None:
     other = b"".join(
         encode(msgspec.structs.replace(event, wall=event.wall - 500)) for event in sample.RUN
     ).replace(b'"demo"', b'"former"')
     run = make_run(tmp_path / "r")
     make_run(run, other.replace(b'"n0"', b'"n1"'), node="n1")
-    assert main([str(run)]) == 0
-    out = capsys.readouterr().out
+    out = command("report", run)
     assert "former" in out
     assert "run demo on n0" in out
     assert "run former on" not in out
-    assert main([str(run), "--json"]) == 0
-    job = json.loads(capsys.readouterr().out)["job"]
+    job = json.loads(command("report", run, "--json"))["job"]
     assert (job["run_id"], job["nodes"], job["attempts"]) == ("demo", ["n0"], 1)
     assert "former" in job["other_runs"]
     assert job["other_runs"] in job["notes"]
-    assert main([str(run), "--html", str(tmp_path / "page.html")]) == 0
+    command("report", run, "--html", tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
     assert "former" in page
     assert "n1" not in page
-    capsys.readouterr()
-    assert explain([str(run), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
+    found = json.loads(command("explain", run, "--json"))
     assert found["problems"] == [job["other_runs"]]
     assert {node for one in found["rounds"] for node in one["nodes"]} == {"n0"}
 
 
-def test_the_outcome_of_the_job(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "r")
-    lost = b"".join(map(encode, sample.RUN[:-1])).replace(b'"n0"', b'"n1"')
-    make_run(run, lost, node="n1")
-    assert main([str(run), "--outcome"]) == 0
-    assert capsys.readouterr().out.startswith("finished (exit code 0): ")
-
-
-def test_no_outcome_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "r", b"".join(map(encode, sample.RUN[:-1])))
-    assert main([str(run), "--outcome"]) == 3
-    assert "on other machines" in capsys.readouterr().out
-
-
 @pytest.mark.parametrize(("lives", "code"), [(True, 3), (False, 1)])
 def test_a_job_that_runs_is_told_from_one_whose_launchers_were_killed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], lives: bool, code: int
+    tmp_path: Path, command: Any, lives: bool, code: int
 ) -> None:
     opened = owner.this_process(0, "1")
     if not lives:
         opened = msgspec.structs.replace(opened, start_ticks=opened.start_ticks + 1)
     run = make_run(tmp_path / "r", encode(opened) + b"".join(map(encode, sample.RUN[1:-1])))
 
-    assert main([str(run), "--outcome"]) == code
-    assert ("still runs" in capsys.readouterr().out) == lives
+    assert ("still runs" in command("report", run, "--outcome", code=code)) == lives
 
 
 @pytest.mark.parametrize("missing", [encode(EventsLost(t=1, count=3, reason="full")), b'{"ev'])
 def test_the_end_may_be_among_the_events_that_were_lost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], missing: bytes
+    tmp_path: Path, command: Any, missing: bytes
 ) -> None:
     opened = owner.this_process(0, "1")
     gone = msgspec.structs.replace(opened, start_ticks=opened.start_ticks + 1)
     run = make_run(tmp_path / "r", encode(gone) + b"".join(map(encode, sample.RUN[1:-1])) + missing)
 
-    assert main([str(run), "--outcome"]) == 3
-    assert "not known" in capsys.readouterr().out
+    assert "not known" in command("report", run, "--outcome", code=3)
 
 
-def test_events_that_are_missing_are_told_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    lost = EventsLost(t=1, count=145, reason="No space left on device")
-    run = make_run(tmp_path / "r", CONTENT + encode(lost))
-
-    assert main([str(run)]) == 0
-
-    first = capsys.readouterr().out.splitlines()[0]
-    assert "145 events could not be written (No space left on device)" in first
-
-
-def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(make_run(tmp_path / "r", CONTENT + b"torn")), "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
+def test_json(tmp_path: Path, command: Any) -> None:
+    report = json.loads(command("report", make_run(tmp_path / "r", CONTENT + b"torn"), "--json"))
     assert report["schema"] == 2
     assert report["unreadable_lines"] == 1
     (launch,) = report["launches"]
@@ -150,11 +91,8 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert launch["rounds"][1]["verdict"]["limit_s"] == 3.0
 
 
-def test_every_key_of_the_json_is_documented(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    main([str(make_run(tmp_path / "r")), "--json", "--price", "2"])
-    report = json.loads(capsys.readouterr().out)
+def test_every_key_of_the_json_is_documented(tmp_path: Path, command: Any) -> None:
+    report = json.loads(command("report", make_run(tmp_path / "r"), "--json", "--price", "2"))
     page = (Path(__file__).parents[2] / "docs" / "report.md").read_text()
     launch = report["launches"][0]
     crash = launch["rounds"][0]
@@ -166,12 +104,9 @@ def test_every_key_of_the_json_is_documented(
         assert f"`{key}`" in page, key
 
 
-def test_a_job_of_several_nodes_comes_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_job_of_several_nodes_comes_first(tmp_path: Path, command: Any) -> None:
     write(simulate(nodes=2, slots=2, restarts=2, seed=3), tmp_path / "r")
-    assert main([str(tmp_path / "r"), "--price", "100 EUR", "--times"]) == 0
-    out = capsys.readouterr().out
+    out = command("report", tmp_path / "r", "--price", "100 EUR", "--times")
     assert re.match(r"job simulated: finished, exit code 0, down .*, goodput .*\nwhy: ", out)
     assert "train.py (4 ranks, 2 nodes)" in out
     assert "failures: 2, one in" in out
@@ -181,125 +116,50 @@ def test_a_job_of_several_nodes_comes_first(
     assert out.index("job simulated") < out.index("run simulated on node000")
 
 
-def test_a_price_is_in_the_report_of_one_launch_too(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(tmp_path / "r")
-    assert main([str(run)]) == 0
-    assert "cost: " not in capsys.readouterr().out
-    assert main([str(run), "--price", "2.5EUR"]) == 0
-    out = capsys.readouterr().out
-    assert (
-        len(re.findall(r"^cost: +[\d.]+ EUR, [\d.]+ EUR of it productive", out, re.MULTILINE)) == 1
+def test_of_many_launches_one_can_be_seen(tmp_path: Path, command: Any) -> None:
+    write(simulate(nodes=9, slots=1, restarts=25, seed=3), tmp_path / "r")
+    out = command("report", tmp_path / "r")
+    few = len(re.findall("^round ", out, re.MULTILINE))
+    everything = command("report", tmp_path / "r", "--all")
+    assert few < len(re.findall("^round ", everything, re.MULTILINE)) == 26
+    assert "launches on 9 nodes; one in full: --node NAME" in out
+    assert "run simulated" not in out
+    assert command("report", tmp_path / "r", "--node", "node003").startswith(
+        "run simulated on node003: "
+    )
+    assert "there is no journal of node 'node3'; nodes: node000, " in command(
+        "report", tmp_path / "r", "--node", "node3", code=2
     )
 
 
-@pytest.mark.parametrize("option", ["--html", "--trace"])
-def test_a_directory_that_does_not_exist_is_not_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str
-) -> None:
+def test_a_page(tmp_path: Path, command: Any) -> None:
     run = make_run(tmp_path / "r")
-    assert main([str(run), option, str(tmp_path / "none" / "x")]) == 2
-    assert "does not exist" in capsys.readouterr().err
-    assert not (tmp_path / "none").exists()
+    file = tmp_path / "page.html"
+    assert command("report", run, "--html", file) == f"written: {file}\n"
+    assert "<html" in file.read_text()
+    assert "conclusion: " in file.read_text()
+    assert "page.html/p: " in command("report", run, "--html", tmp_path / "page.html" / "p", code=2)
 
 
-def test_of_many_launches_one_can_be_seen(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write(simulate(nodes=9, slots=1, restarts=25, seed=3), tmp_path / "r")
-    assert main([str(tmp_path / "r")]) == 0
-    out = capsys.readouterr().out
-    shown = len(re.findall("^round ", out, re.MULTILINE))
-    assert main([str(tmp_path / "r"), "--all"]) == 0
-    everything = capsys.readouterr().out
-    assert shown < len(re.findall("^round ", everything, re.MULTILINE)) == 26
-    assert "launches on 9 nodes; one in full: --node NAME" in out
-    assert "run simulated" not in out
-    assert main([str(tmp_path / "r"), "--node", "node003"]) == 0
-    assert capsys.readouterr().out.startswith("run simulated on node003: ")
-    assert main([str(tmp_path / "r"), "--node", "node3"]) == 2
-    assert "there is no journal of node 'node3'; nodes: node000, " in capsys.readouterr().err
-
-
-def test_a_price_that_is_none_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--price", "much"]) == 2
-    assert "'much' is no price of one rank for an hour; write a number" in capsys.readouterr().err
-
-
-def test_a_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = make_run(tmp_path / "r")
-    assert main([str(run), "--html", str(tmp_path / "page.html")]) == 0
-    assert "<html" in (tmp_path / "page.html").read_text()
-    assert "conclusion: " in (tmp_path / "page.html").read_text()
-    assert capsys.readouterr().out == f"written: {tmp_path / 'page.html'}\n"
-    assert main([str(run), "--html", str(tmp_path / "page.html" / "p")]) == 2
-    assert "page.html/p: " in capsys.readouterr().err
-
-
-def test_a_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace(tmp_path: Path, command: Any) -> None:
     run, file = make_run(tmp_path / "r"), tmp_path / "trace.json"
-    assert main([str(run), "--trace", str(file)]) == 0
-    assert capsys.readouterr().out == f"written: {file}\n"
+    assert command("report", run, "--trace", file) == f"written: {file}\n"
     assert json.loads(file.read_text())["traceEvents"]
-    assert main([str(run), "--trace", str(file / "t")]) == 2
-    assert "trace.json/t: " in capsys.readouterr().err
-    assert main([str(run), "--trace", str(file), "--json"]) == 2
-    assert "exclude" in capsys.readouterr().err
+    assert "trace.json/t: " in command("report", run, "--trace", file / "t", code=2)
+    assert "exclude" in command("report", run, "--trace", file, "--json", code=2)
 
 
-def test_a_page_into_a_pipe_is_all_that_is_printed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_page_into_a_pipe_is_all_that_is_printed(tmp_path: Path, command: Any) -> None:
     run, pipe = make_run(tmp_path / "r"), tmp_path / "pipe"
     os.mkfifo(pipe)
     with os.fdopen(os.open(pipe, os.O_RDWR | os.O_NONBLOCK), "rb") as reader:
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 1 << 20)
-        assert main([str(run), "--html", str(pipe)]) == 0
+        assert command("report", run, "--html", pipe) == ""
         assert os.read(reader.fileno(), 15) == b"<!doctype html>"
-    assert capsys.readouterr().out == ""
-
-
-def test_the_check_has_moved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([str(make_run(tmp_path / "r")), "--check"]) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert "python -m simulator --check" in err
-
-
-def test_one_round(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = str(make_run(tmp_path / "r"))
-    assert main([run, "--round", "1"]) == 0
-    assert "waiting for it: rank 1" in capsys.readouterr().out
-    assert main([run, "--round", "9"]) == 2
-    assert "there is no round 9; the journal has rounds 0 to 2" in capsys.readouterr().err
-
-
-def test_one_round_of_several_nodes_says_whose_it_is(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run = make_run(tmp_path / "r")
-    make_run(run, CONTENT.replace(b'"n0"', b'"n1"'), node="n1")
-    assert main([str(run), "--round", "1"]) == 0
-    out = capsys.readouterr().out
-    assert [line for line in out.splitlines() if line.startswith("run")] == [
-        "run demo on n0, started 1970-01-01 00:16:40 UTC",
-        "run demo on n1, started 1970-01-01 00:16:40 UTC",
-    ]
-    assert main([str(run), "--round", "1", "--node", "n1"]) == 0
-    assert "run demo" not in capsys.readouterr().out
-
-
-def test_one_journal_of_several_nodes_says_what_it_does_not_know(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = CONTENT.replace(b'"world_size":2', b'"world_size":4')
-    assert main([str(make_run(tmp_path / "r", content))]) == 0
-    assert "note: no journal has ranks 2-3 in 3 rounds (0 to 2)" in capsys.readouterr().out
 
 
 def test_the_newest_run_is_the_default(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for age, name in enumerate(("new", "old")):
@@ -307,60 +167,17 @@ def test_the_newest_run_is_the_default(
         os.utime(run / "journal-n0.jsonl", (1000 - age, 1000 - age))
     (tmp_path / "undaunted-runs" / "latest").symlink_to("old")
     (tmp_path / "undaunted-runs" / "empty").mkdir()
-    assert main([]) == 0
-    assert "run new" in capsys.readouterr().out
-
-
-def test_nothing_to_report_names_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "undaunted-runs" / "empty").mkdir(parents=True)
-    (tmp_path / "train.py").write_text("import torch\n")
-    for arguments, message in (
-        ([], "no run under ./undaunted-runs; name the directory"),
-        (["missing"], "missing does not exist"),
-        (["undaunted-runs"], "undaunted-runs holds no journal"),
-        (["train.py"], "train.py is no journal; name the directory of a run"),
-        ([str(make_run(tmp_path / "blank", b""))], "holds no event that can be read"),
-        ([str(make_run(tmp_path / "junk", b"junk\n"))], "holds no event that can be read"),
-    ):
-        assert main(arguments) == 2
-        out, err = capsys.readouterr()
-        assert message in err
-        assert out == ""
+    assert "run new" in command("report")
 
 
 def test_runs_that_are_near_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "undaunted-runs" / "one")
     (tmp_path / "empty").mkdir()
     for named in ("undaunted-runs", "empty"):
-        assert main([named]) == 2
-        assert "undaunted-runs/one" in capsys.readouterr().err
-
-
-def test_the_version_has_one_place(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--version"]) == 2
-    assert "`undaunted --version`" in capsys.readouterr().err
-
-
-def test_damage_is_told_and_the_rest_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    content = b"junk\n" + CONTENT + b'{"event":"teleported","t":1}\n' + b'{"event":"jo'
-    assert main([str(make_run(tmp_path / "r", content))]) == 0
-    out = capsys.readouterr().out
-    assert "2 lines could not be read, first line 1" in out
-    assert "skipped: 1 event of a newer version" in out
-    assert "run demo on n0: finished" in out
-
-
-def test_a_bad_option_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--colour"]) == 2
-    assert "--colour" in capsys.readouterr().err
+        assert "undaunted-runs/one" in command("report", named, code=2)
 
 
 CODE = "import sys; from undaunted.cli.report import main; sys.exit(main(sys.argv[1:]))"
@@ -448,14 +265,12 @@ def test_a_full_disk_behind_standard_output_is_said(tmp_path: Path) -> None:
 
 
 def test_metrics_for_prometheus(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, command: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("prometheus_client")
     run = make_run(tmp_path / "r")
-    assert main([str(run), "--prometheus"]) == 0
-    shown = capsys.readouterr().out
+    shown = command("report", run, "--prometheus")
     assert 'undaunted_round{node="n0",run_id="demo"} 2.0' in shown
     assert "undaunted_job_restarts_total 2.0" in shown
     monkeypatch.setitem(sys.modules, "prometheus_client", None)
-    assert main([str(run), "--prometheus"]) == 2
-    assert "pip install 'undaunted[metrics]'" in capsys.readouterr().err
+    assert "pip install 'undaunted[metrics]'" in command("report", run, "--prometheus", code=2)

@@ -47,40 +47,12 @@ def test_plain_run(build, tmp_path):
     }
 
 
-def test_deprecated_variable_works_and_is_said(build):
-    config, notice = build(FT_LAUNCHER_LOGLEVEL="ERROR")
-    assert config.ft.log_level == 40
-    assert notice == ("FT_LAUNCHER_LOGLEVEL is deprecated: use --ft-log-level or PET_FT_LOG_LEVEL")
-    assert build("--ft-log-level=INFO", FT_LAUNCHER_LOGLEVEL="ERROR")[1] == ""
-
-
-def test_local_ranks_that_do_not_exist_are_named(build):
-    for name, text in (("tee", "0:3,5:1"), ("redirects", "5:1,1:2"), ("local-ranks-filter", "0,5")):
-        _, notice = build("--nproc-per-node=2", f"--{name}={text}")
-        assert notice.startswith(f"--{name} names local rank 5, which ")
-        assert "0 to 1" in notice
-    assert "names local ranks 4, 5, which" in build("--tee=5:1,4:1,0:1")[1]
-    assert build("--nproc-per-node=2", "--tee=1:3", "--redirects=3")[1] == ""
-
-
-def test_keys_of_rdzv_conf_that_mean_nothing_here_are_named(build):
-    _, notice = build("--rdzv-conf", "x=1,lease=5,is_host=1,y=2")
-    assert notice.startswith("--rdzv-conf: x, y mean nothing here; known are away_timeout, ")
-    assert build("--rdzv-conf", "timeout=5,use_libuv=1")[1] == ""
-    assert build("--standalone", "--rdzv-conf", "x=1")[1] == ""  # all of it is ignored
-
-
 def test_signals_and_virtual_local_ranks(build):
     assert build()[0].signals == (15, 2, 1, 3)
     assert build("--signals-to-handle=SIGTERM,usr1,TERM")[0].signals == (15, signal.SIGUSR1)
-    for bad in ("SIGKILL", "SIGNONE", ","):
-        with pytest.raises(UsageError, match="--signals-to-handle: "):
-            build("--signals-to-handle", bad)
     flags = ("--virtual-local-rank", "--nproc-per-node=2")
     assert build(*flags)[0].virtual_local_rank
     assert build(*flags, CUDA_VISIBLE_DEVICES="0,3")[0].virtual_local_rank
-    with pytest.raises(UsageError, match="CUDA_VISIBLE_DEVICES=3 has 1; lower --nproc-per-node"):
-        build(*flags, CUDA_VISIBLE_DEVICES="3")
 
 
 def test_limits_say_where_they_come_from(build):
@@ -126,10 +98,6 @@ def test_run_id(build, tmp_path):
     assert config.run_dir == str(tmp_path / "undaunted-runs" / "job_7")
     assert build("--standalone", "--rdzv-id", "job")[0].run_id != "job"
     assert build("--rdzv-id", "none")[0].run_id != "none"
-
-
-def test_variables_that_set_nothing_are_said(build):
-    assert "did you mean 'PET_MAX_RESTARTS'?" in build(PET_MAX_RESTART="3")[1]
 
 
 def test_addresses(build):
@@ -192,15 +160,6 @@ def test_more_checks_of_the_node(build, tmp_path):
     assert (named.disk_paths, named.ecc, named.ethernet) == (("/a", "/b"), True, True)
     told = build("--health-command=/bin/check --fan 'a b'")[0].health_checks
     assert told.commands == (("/bin/check", "--fan", "a b"),)
-    for wrong in ("fan", "clock", "clock:0", "disk:much", "disk:1G:here", "xid:1"):
-        with pytest.raises(UsageError, match=f"--health-checks '{wrong}'"):
-            build(f"--health-checks={wrong}")
-    for name, remedy in (("clock", "clock:100ms"), ("disk", "disk:10G"), ("disk:", "disk:10G")):
-        with pytest.raises(UsageError, match=f"--health-checks '{name}': .*{remedy}"):
-            build(f"--health-checks={name}")
-    for wrong in ("check", "", "/bin/x 'a"):
-        with pytest.raises(UsageError, match="--health-command"):
-            build(f"--health-command={wrong}")
 
 
 def test_each_word_of_health_checks_is_shown_to_users(build):
@@ -221,28 +180,13 @@ def test_each_word_of_health_checks_is_shown_to_users(build):
 def test_the_port_for_probes(build):
     assert build()[0].liveness_port is None
     assert build(TORCHELASTIC_HEALTH_CHECK_PORT="29999")[0].liveness_port == 29999
-    with pytest.raises(UsageError, match="TORCHELASTIC_HEALTH_CHECK_PORT: 'x'"):
-        build(TORCHELASTIC_HEALTH_CHECK_PORT="x")
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--node-rank=1"], "--node-rank 1: there is one node"),
-        (["--ft-segment=4"], "--ft-segment 4: there is one node"),
-        (["--preload=a", "--worker-start=fresh"], "--preload .* --worker-start is fresh"),
-        (["--strike-limit=3/7d"], "--strike-limit .* give --strike-file"),
-        (["--log-max-bytes=9M"], "--log-max-bytes .* add --redirects 3"),
-        (["--log-max-bytes=9M", "--ft-per-cycle-applog-prefix=/a"], "leave one of them out"),
-        (["--restart-intensity", "3/10m"], "--restart-intensity needs .* give both"),
-        (["--ft-restart-lost-ranks"], "--ft-restart-lost-ranks: .* give both"),
-        (["--local-ranks-filter=3,4"], "--local-ranks-filter 3,4 shows none of the local ranks"),
-    ],
-)
-def test_contradictions(build, tmp_path, argv, message):
-    with pytest.raises(UsageError, match=message):
-        build(*argv)
-    assert not (tmp_path / "undaunted-runs").exists()
+@pytest.mark.parametrize("word", ["--node-rank=1", "--health-checks=fan", "--preload"])
+def test_a_command_that_cannot_run_makes_nothing(build, tmp_path, word):
+    with pytest.raises(UsageError):
+        build(word)
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]
 
 
 def test_files_that_are_bounded(build):
@@ -250,21 +194,11 @@ def test_files_that_are_bounded(build):
         assert build("--log-max-bytes=9M", *words)[0].log_max_bytes == 9 << 20
 
 
-def test_missing_script_is_said_before_anything_is_made(build, tmp_path):
-    with pytest.raises(UsageError, match=r"did you mean 'train.py'\?"):
-        build(script="tran.py")
-    assert not (tmp_path / "undaunted-runs").exists()
-
-
-def test_fault_plans_are_joined_and_checked(build):
+def test_fault_plans_are_joined(build):
     config, _ = build(
         "--inject-fault", "sigkill:rank=0", "--inject-fault=exception:rank=0,iteration=3"
     )
     assert config.faults == "sigkill:rank=0;exception:rank=0,iteration=3"
-    with pytest.raises(UsageError, match=r"--inject-fault: .* is for rank 1; this job has only"):
-        build("--inject-fault", "sigkill:rank=1")
-    with pytest.raises(UsageError, match=r"--inject-fault: .*sigkil"):
-        build("--inject-fault", "sigkil:rank=0")
 
 
 @pytest.fixture
@@ -289,20 +223,6 @@ def test_main_hands_over_to_the_front(front, tmp_path, monkeypatch, capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_main_reports_mistakes_in_one_line(front, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert run.main(["train.py"]) == 2
-    output = capsys.readouterr()
-    assert output.err == f"undaunted run: error: script 'train.py' not found in {tmp_path}\n"
-    assert front == []
-
-
-def test_main_shows_help(front, capsys):
-    assert run.main(["--help"]) == 0
-    assert capsys.readouterr().out.startswith("Usage: undaunted run")
-    assert front == []
-
-
 def test_current_directory_that_is_gone(front, tmp_path, monkeypatch, capsys):
     gone = tmp_path / "gone"
     gone.mkdir()
@@ -317,8 +237,6 @@ def test_gpu_failures_of_this_node(build):
     config, _ = build(NVRX_INJECT_GPU_FAILURE="1:0,2:5", SLURM_PROCID="5")
     assert (config.gpu_failures, config.infra_rank) == (((1, 0), (2, 5)), 5)
     assert build(NVRX_INJECT_GPU_FAILURE="1:0", SLURM_JOB_ID="7")[0].infra_rank == 0
-    with pytest.raises(UsageError, match="NVRX_INJECT_GPU_FAILURE: 'x' is not CYCLE:INFRA_RANK"):
-        build(NVRX_INJECT_GPU_FAILURE="x")
 
 
 def test_jobs_of_several_nodes_without_a_name_share_no_directory(build, tmp_path):

@@ -43,34 +43,6 @@ def logs(tmp_path: Path) -> Path:
     return tmp_path / "logs"
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "name the folder of the logs: --allowed-root DIR"),
-        (["--allowed-root=gone"], "--allowed-root: 'gone' is no folder"),
-        (["--allowed-root=/"], "everything is below '/'"),
-        (["--allowed-root=.", "--host=0.0.0.0"], "--host 0.0.0.0 can be reached from"),
-        (["--allowed-root=.", "--host=::"], "give --token-file, or --insecure"),
-        (["--allowed-root=.", "--host=node7"], "'node7' is no address"),
-        (["--allowed-root=.", "--token-file=gone"], "token file gone: No such file"),
-        (["--allowed-root=.", "--token-file=t", "--insecure"], "exclude one another"),
-        (["--allowed-root=.", "--tls-cert=c"], "--tls-cert and --tls-key are only of use together"),
-        (["--allowed-root=.", "--tls-cert=c", "--tls-key=k"], "c: No such file"),
-        (["--allowed-root=.", "--unix=s", "--port=1"], "--port has no effect with --unix"),
-        (["--allowed-root=.", "--unix=s", "--tls-cert=c"], "--tls-cert has no effect with"),
-        (["--allowed-root=.", "--unix=gone/s"], "gone/s: No such file"),
-        (["--allowed-root=.", "--rate-limit-analyze=60/hour"], "is not a whole number"),
-        (["--allowed-root=.", "--host=192.0.2.1", "--insecure"], "8000 of 192.0.2.1 cannot be"),
-    ],
-)
-def test_what_cannot_be_served(
-    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert main(words) == 2
-    assert message in capsys.readouterr().err
-
-
 def test_a_missing_package_is_named(
     logs: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

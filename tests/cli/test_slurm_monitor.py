@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from undaunted.cli.command import help_text
 from undaunted.cli.messages import UsageError
 from undaunted.cli.slurm_monitor import SLURM_MONITOR, build_config, main
 from undaunted.services.slurm import monitor
@@ -30,12 +29,6 @@ def refused(*words: str) -> str:
     with pytest.raises(UsageError) as caught:
         config(*words)
     return str(caught.value)
-
-
-def test_help_has_what_other_machines_need() -> None:
-    text = help_text(SLURM_MONITOR, everything=False)
-    for option in ("--host", "--token-file", "--tls-cert", "--tls-key"):
-        assert option in text
 
 
 def test_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,29 +59,6 @@ def test_variables_of_nvrx_and_options_before_them(tmp_path: Path) -> None:
     assert made.directory == tmp_path / "undaunted" / "slurm-monitor"
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--attrsvc-endpoint", "localhost"), "'localhost' is no URL; give http://"),
-        (("--attrsvc-endpoint", "ftp://x"), "'ftp://x' is no service"),
-        (("--user", "a;b"), "'a;b' is no name"),
-        (("--job-pattern", "("), "'(' is no regular expression"),
-        (("--interval", "0"), "--interval: 0 is no period of time"),
-        (("--port", "0", "--host", "0.0.0.0"), "--host 0.0.0.0 can be reached from other machines"),
-        (("--port", "0", "--host", "203.0.113.9", "--token-file", "T"), "cannot be listened at"),
-        (("--port", "0", "--tls-cert", "x"), "only of use together"),
-        (("--port", "0", "--tls-cert", "/none", "--tls-key", "/none"), "/none: No such file"),
-        (("--token-file", "/none"), "token file /none: No such file"),
-        (("--attrsvc-token-file", "/none"), "token file /none: No such file"),
-    ],
-)
-def test_what_cannot_work_is_refused(words: tuple[str, ...], said: str, tmp_path: Path) -> None:
-    token = tmp_path / "token"
-    token.touch(0o600)
-    token.write_text("0123456789abcdef\n")
-    assert said in refused(*(str(token) if word == "T" else word for word in words))
-
-
 def test_status_pages_listen_before_anything_is_done() -> None:
     made = config("--port", "0")
     assert made.listener is not None
@@ -109,14 +79,6 @@ def test_a_directory_that_is_in_use_is_refused(
     said = capsys.readouterr().err
     assert f"{tmp_path} cannot be used: another monitor uses it" in said
     assert "--state-dir" in said
-
-
-def test_a_directory_that_cannot_be_made(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "file").touch()
-    assert main(["--state-dir", os.fspath(tmp_path / "file" / "below")]) == 2
-    assert "Not a directory" in capsys.readouterr().err
 
 
 def test_a_signal_right_after_the_start_does_not_end_it(

@@ -340,34 +340,6 @@ def test_another_job_in_the_same_directory_is_not_an_earlier_start(
     assert job.asked == ["requeue 17", "requeue 17"], output
 
 
-@pytest.mark.parametrize(
-    ("words", "env", "complaint"),
-    [
-        ((), {"SLURM_JOB_ID": ""}, "no job of Slurm"),
-        (("--spares", "1"), {}, "--spares 1: the job has 1 node"),
-        (("--nnodes", "2"), {}, "--nnodes 2: the job has 1 node"),
-        (("--srun-options", "'"), {}, "--srun-options"),
-        (("--max-restart", "1"), {}, "did you mean '--max-restarts'"),
-        (("--module", "--no-python"), {}, "undaunted srun: error: --module and --no-python"),
-        (("--nnodes", "1", "--spares", "1"), {}, "--spares and --nnodes"),
-        (("--node-name", "a"), {"SLURM_NNODES": "2"}, "--node-name is about one node"),
-        (("--port", "0"), {}, "undaunted srun: error: --port 0"),
-        (("--standalone",), {"SLURM_NNODES": "2"}, "--standalone is about one node"),
-        ((), {"SLURM_NNODES": "2", "PET_NODE_RANK": "0"}, "PET_NODE_RANK is about one node"),
-        (("--rdzv-endpoint", "n1:x"), {}, "undaunted srun: error: --rdzv-endpoint n1:x"),
-        (("--strike-limit", "3"), {}, "undaunted srun: error: --strike-limit"),
-        ((), {"SLURM_JOB_NODELIST": "n[1-x]"}, "SLURM_JOB_NODELIST"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_anything_starts(
-    job: Job, words: tuple[str, ...], env: dict[str, str], complaint: str
-) -> None:
-    ended, output = job.run("pass", *words, **env)
-    assert ended == 2, output
-    assert complaint in output
-    assert not (job.said / "pid").exists()
-
-
 def test_settings_of_a_file_count_before_options_are_refused(job: Job) -> None:
     text = "fault_tolerance:\n  max_no_progress_cycles: 3\n"
     (job.directory / "ft.yaml").write_text(text)
@@ -378,14 +350,6 @@ def test_settings_of_a_file_count_before_options_are_refused(job: Job) -> None:
     ended, output = job.run("pass", *words)
     assert ended == 2, output
     assert "undaunted srun: error: --ft-min-progress-iterations" in output
-
-
-def test_a_missing_script_is_asked_for_as_this_command_takes_it(job: Job) -> None:
-    command = [sys.executable, "-m", "undaunted", "srun", "--nproc-per-node", "1"]
-    done = subprocess.run(command, env=job.environ, capture_output=True, text=True, timeout=90)
-    assert done.returncode == 2
-    assert "the script is missing: undaunted srun [OPTIONS] SCRIPT" in done.stderr
-    assert "undaunted run" not in done.stderr
 
 
 @pytest.mark.parametrize(

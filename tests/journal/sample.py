@@ -78,7 +78,7 @@ HANG = [
     at(5100, e.EvidenceCollected, 1, ranks=[0, 1], path="/run/stacks-round1.txt",
        duration_ns=99 * MS),
     at(5101, e.Verdict, 1, kind="hang", rank=0, local_rank=0, pid=102, line="rank 0 hangs",
-       age_s=3.1, limit_s=3.0, watch="heartbeat", waiting=[1], frame="train.py:12 in load",
+       age_s=3.1, limit_s=3.0, watch="heartbeat", waiting=[1], frame="load (train.py:12)",
        stacks="/run/stacks-round1.txt"),
     at(5102, e.Decision, 1, action="restart", reason="rank 0 hangs", restarts_left=1),
     at(5103, e.StopRequested, 1, reason="rank 0 hangs", grace_s=1.0),

@@ -1,14 +1,16 @@
-"""Every event has its words."""
+"""Every event has its words, which stand in words.txt."""
 
 from __future__ import annotations
 
-from typing import get_args
+from pathlib import Path
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.journal import sample
 from tests.journal.sample import at
 from undaunted.journal import events as e
 from undaunted.journal.words import STYLES, of_rank, outcome_in_words, words_of
@@ -27,44 +29,49 @@ def least(kind: type[e.Event]) -> e.Event:
     return kind(**given_values)
 
 
-@pytest.mark.parametrize("kind", get_args(e.AnyEvent), ids=lambda kind: kind.__name__)
-def test_every_kind_of_event_has_words(kind: type[e.Event]) -> None:
-    words = words_of(least(kind))
+EVENTS = [
+    *map(least, get_args(e.AnyEvent)),
+    *sample.RUN,
+    at(1, e.FailureDetected, kind="spawn", rank=-1),
+    e.RoundBlamed(t=1, number=2, node="b", line="oh"),
+    e.RoundAdvised(t=1, number=2, action="exclude", reason="oh", nodes=["b", "c"]),
+    e.RoundAdvised(t=1, number=2, action="stop", reason="oh", done=True),
+    at(1, e.StopAgreed, iteration=-1),
+    at(1, e.InProcessCall, call=2, epoch=0, what="finished", members=4),
+    at(1, e.InProcessCall, call=0, epoch=0, what="ended", text="too few ranks are left"),
+    at(1, e.InProcessPhase, call=0, epoch=2, phase="re-enter", took_s=1.5, lost=[1, 2]),
+    e.RoundBlamed(number=2, node="b", line="rank 3 hangs", victims=["a"], ranks=[3]),
+    e.MemoryReclaimed(duration_ns=10**9, devices=1, held="GPU 0: 4096 MiB in use"),
+    e.MemoryReclaimed(skipped="there is no driver"),
+    e.ImportsLearned(problem="there is no room"),
+    e.ImportsLearned(modules=9, packages=["torch"], took_ns=10**9, left={"a": "a thread"}),
+    e.SignalPassedOn(signal="SIGUSR1", everywhere=True),
+    e.SignalPassedOn(signal="SIGUSR1", ranks=[0, 1]),
+    e.LastCopy(step=7, place="/c", outcome="written"),
+    e.LastCopy(step=-1, place="/c", outcome="failed", why="no room"),
+]
+OF_RANKS = [
+    ("checkpoint", "saved step=7 bytes=3 total_s=1.250"),
+    ("checkpoint", "loaded step=7 seconds=1.2.3"),
+    ("checkpoint", "failed step=7 no room"),
+    ("checkpoint", "doubted step=7 taken=5 nan"),
+    ("fault", "crash-0"),
+    ("mine", ""),
+]
+
+
+def test_events(golden: Any) -> None:
+    lines = [f"{type(event).__name__}: {words_of(event).full}" for event in EVENTS]
+    lines += [f"rank 1, {name}, {text}: {of_rank(1, name, text).full}" for name, text in OF_RANKS]
+    golden(Path(__file__).with_name("words.txt"), "\n".join([*dict.fromkeys(lines), ""]))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_each_event_has_a_tone_and_begins_with_its_text(event: e.Event) -> None:
+    words = words_of(event)
     assert words.text
     assert words.tone in STYLES
     assert words.full.startswith(words.text)
-
-
-@pytest.mark.parametrize(
-    ("event", "text"),
-    [
-        (at(1, e.FailureDetected, kind="spawn", rank=-1), "spawn"),
-        (at(1, e.FailureDetected, kind="crash", rank=1, detail="oh"), "crash of rank 1: oh"),
-        (e.RoundBlamed(t=1, number=2, node="b", line="oh"), "first cause in round 2: oh"),
-        (
-            e.RoundAdvised(t=1, number=2, action="exclude", reason="oh", nodes=["b", "c"]),
-            "advice after round 2: go on without b, c: oh",
-        ),
-        (
-            e.RoundAdvised(t=1, number=2, action="stop", reason="oh", done=True),
-            "done after round 2: end the job: oh",
-        ),
-        (at(1, e.EventsLost, count=2, reason="full"), "2 events missing in the journal: full"),
-        (at(1, e.StopAgreed, iteration=7), "the ranks stop after iteration 7"),
-        (at(1, e.StopAgreed, iteration=-1), "no rank asks whether to stop"),
-        (
-            at(1, e.InProcessCall, call=2, epoch=0, what="finished", members=4),
-            "call 2 of a restartable function of 4 ranks finished",
-        ),
-        (
-            at(1, e.InProcessPhase, call=0, epoch=2, phase="re-enter", took_s=1.5, lost=[1, 2]),
-            "in-process restart 2: running again after 1.5 s, without ranks 1-2",
-        ),
-        (at(1, e.RankExited, rank=1, pid=7, exit_code=3), "rank 1 (pid 7) ended: exit code 3"),
-    ],
-)
-def test_who_what_and_where(event: e.Event, text: str) -> None:
-    assert words_of(event).text == text
 
 
 @pytest.mark.parametrize(
@@ -79,25 +86,6 @@ def test_who_what_and_where(event: e.Event, text: str) -> None:
 )
 def test_a_person_who_presses_ctrl_c_preempts_nothing(outcome: str, reason: str, said: str) -> None:
     assert outcome_in_words(outcome, reason) == said
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "said"),
-    [
-        ("checkpoint", "saved step=7 bytes=3 total_s=1.250", "checkpoint of step 7 saved in 1.2 s"),
-        ("checkpoint", "loaded step=7 seconds=1.2.3", "checkpoint of step 7 loaded in 1.2.3"),
-        ("checkpoint", "failed step=7 no room", "rank 1: checkpoint failed step=7 no room"),
-        (
-            "checkpoint",
-            "doubted step=7 taken=5 nan",
-            "the checkpoint of step 7 is not trusted: nan",
-        ),
-        ("fault", "crash-0", "fault in rank 1: crash-0"),
-        ("mine", "", "rank 1: mine"),
-    ],
-)
-def test_events_of_ranks(name: str, text: str, said: str) -> None:
-    assert of_rank(1, name, text).text == said
 
 
 @given(st.text(), st.text())

@@ -47,7 +47,7 @@ def main(argv: Sequence[str]) -> int:
 
 def _print(parsed: Parsed[CompletionOptions]) -> int:
     if parsed.target not in SHELLS:
-        given = f"{parsed.target!r} is no shell known here" if parsed.target else "which shell?"
+        given = f"{parsed.target!r} is no shell known here" if parsed.target else "name a shell"
         raise UsageError(f"{given}; choose {', '.join(SHELLS)}")
     try:
         import argcomplete

@@ -132,6 +132,8 @@ def build_config(
     gpu_failures = _gpu_failures(environ)
     metrics_config = metrics(parsed, environ, cwd)
     rank_limits, limits_notice = limits(parsed, environ)
+    checks, per_numa = health_checks(parsed, environ, cwd), gpus_per_numa(environ)
+    liveness_port = _liveness_port(environ)
     place = _place(parsed, environ, cwd, output, several=several)
     others, applog_prefix = place.others, output.applog_prefix
     if output.is_for_service:
@@ -161,20 +163,18 @@ def build_config(
         faults=faults,
         master_addr=_master_addr(parsed),
         python=python,
-        gpus_per_numa=gpus_per_numa(environ),
+        gpus_per_numa=per_numa,
         applog_prefix=applog_prefix,
         attribution_service=output.service,
         attribution_may_end_job=options.ft.attribution_stop_action == "no-restart",
         log_server=_log_server(parsed, others),
         cycle_info=cycle_info(parsed, environ, cwd, place.run_id, applog_prefix),
         metrics=metrics_config,
-        liveness_port=_liveness_port(environ),
+        liveness_port=liveness_port,
         slurm="SLURM_JOB_ID" in environ,
         slurm_task=_is_task(environ),
         grace_s=_grace_s(environ),
-        health_checks=_with_own_places(
-            health_checks(parsed, environ, cwd), place.run_dir, place.log_dir
-        ),
+        health_checks=_with_own_places(checks, place.run_dir, place.log_dir),
         launcher_log=options.ft_nvrx_logfile
         or launcher_messages(message_directory(environ, cwd))
         or place.launcher_log,

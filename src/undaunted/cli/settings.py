@@ -465,8 +465,8 @@ def _check_secrets(config: MetricsConfig, parsed: RunParsed) -> None:
     try:
         token, _ = secrets(config)
     except TokenError as error:
-        source = parsed.sources.get("metrics-token-file", TOKEN_VARIABLE)
-        raise UsageError(f"{source}: {error}") from None
+        source = parsed.sources.get("metrics-token-file")  # a variable names itself
+        raise UsageError(f"{source}: {error}" if source else str(error)) from None
     except TlsError as error:
         raise UsageError(f"{parsed.source('metrics-tls-cert')}: {error}") from None
     if not token and not ipaddress.ip_address(config.address).is_loopback:

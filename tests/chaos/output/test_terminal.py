@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import re
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -24,24 +25,8 @@ def shown(of: Result) -> str:
     return file.getvalue()
 
 
-def test_a_row_per_fault_and_a_paragraph_on_what_is_not_green() -> None:
-    text = shown(result())
-
-    rows = [line.split() for line in text.splitlines() if "1 @ 12" in line]
-    assert [row[0] for row in rows] == ["kill-1", "exception-1", "hang-1", "disk-full-1"]
-    assert [row[4] for row in rows] == ["green", "red", "yellow", "skipped"]
-    assert "RED  exception-1: rank 1 raises an exception at step 12" in text
-    assert "YELLOW  hang-1: rank 1 hangs in Python code at step 12" in text
-    assert "SKIPPED  disk-full-1" in text
-    assert "GREEN" not in text
-    paragraphs = text[text.index("RED  exception-1") :].splitlines()
-    assert [line for line in paragraphs if line != line.rstrip()] == []
-    assert "no: rng" in text
-    assert "digest=...)" in text
-    assert '        torch.set_rng_state(saved["rng"])' in text
-    assert text.splitlines()[-1] == (
-        "4 faults: 1 red, 1 yellow, 1 green, 1 skipped; seed 7, took 42.0 s, runs in chaos-runs/x"
-    )
+def test_a_row_per_fault_and_a_paragraph_on_what_is_not_green(golden: Any) -> None:
+    golden(Path(__file__).with_name("terminal.txt"), shown(result()))
 
 
 def test_text_of_programs_cannot_act_on_the_terminal() -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -12,11 +13,9 @@ from tests.fault_tolerance.agent.test_environment import CONFIG
 from undaunted.attribution.logs.landmarks import landmarks
 from undaunted.fault_tolerance.agent.narrator import Narrator
 from undaunted.fault_tolerance.nodes_config import Nodes
-from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS, WARNING
+from undaunted.fault_tolerance.output.lines import DONE, ERROR, INFO, PROGRESS, TEXT, WARNING
 from undaunted.journal import events as e
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from undaunted.journal.reader import read_journal
 
 S = 10**9
 NODES = Nodes(min_nodes=2, max_nodes=2, endpoints=["a:1"], is_host=True, address="a")
@@ -54,6 +53,32 @@ def runs(number: int, *ranks: int) -> list[e.Event]:
     return [
         e.RankMilestone(t=S, round=number, rank=rank, name="first_line", at_ns=S) for rank in ranks
     ]
+
+
+CASES = Path(__file__).parents[2] / "journal" / "cases"
+
+
+@pytest.mark.parametrize(
+    "journal", sorted(CASES.glob("*/journal-*.jsonl")), ids=lambda p: p.parent.name
+)
+def test_the_console_of_a_job(journal: Path, golden: Any) -> None:
+    """Each launch in the journal is told by a launcher of its own."""
+    text = ""
+    for launch in read_journal(journal).launches():
+        begun = next(event for event in launch if isinstance(event, e.JobStarted))
+        told = Told(
+            node=begun.node,
+            run_dir=journal.parent.name,
+            nproc_per_node=begun.nproc_per_node,
+            max_restarts=begun.max_restarts,
+            nodes=begun.nodes and NODES,
+        ).take(*launch)
+        text += "".join(
+            TEXT.line(line.text, prefix=line.prefix)
+            for line in told.lines
+            if line.level != PROGRESS
+        )
+    golden(journal.with_name(f"console{journal.stem.removeprefix('journal')}.txt"), text)
 
 
 def test_restarts_are_counted_by_those_allowed_and_not_by_rounds() -> None:

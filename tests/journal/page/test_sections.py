@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.journal.page.jobs import job, journal, two
+from tests.journal.page.jobs import job, journal
 from tests.journal.sample import ENDING, MS, OPENING, RUN, at, begin
 from undaunted.journal import events as e
 from undaunted.journal.goodput import Times
@@ -59,24 +59,9 @@ def test_a_run_whose_launchers_are_gone_says_so():
     assert "broke off" in sections.heading(changed(outcome="", launches=launches))
 
 
-def test_what_was_run_and_for_how_long():
-    said = plain(sections.about(changed(attempts=2)))
-    assert "train.py --fast" in said
-    assert "1 node · 2 ranks · 2 launches · started 1970-01-01 00:16:40 UTC · took 9.0 s" in said
-
-
 def test_a_start_that_is_not_known():
     assert "started" not in sections.about(changed(started_wall=None))
     assert "started at an unknown time" in sections.about(changed(started_wall=1e300))
-
-
-def test_the_tiles_hold_the_figures():
-    said = plain(sections.tiles(job()[0]))
-    assert "Goodput 45 %" in said
-    assert "Failures 2 1 crash, 1 hang" in said
-    assert "MTTF" in said
-    assert "Lost steps 60" in said
-    assert "Cost" not in said
 
 
 def test_without_steps_there_is_no_goodput():
@@ -164,35 +149,14 @@ def test_a_failure_of_a_node_without_a_journal_has_no_button():
     assert "button" not in sections.failures(msgspec.structs.replace(summary, rounds=rounds))
 
 
-def test_how_long_restarts_took_is_told_by_phase():
-    said = plain(sections.restarts(job()[0]))
-    assert "total 90 ms 124 ms 2 from the failure until the program ran" in said
-    assert "evidence 101 ms 101 ms 1" in said
-
-
 def test_without_restarts_there_is_no_part_for_them():
     assert sections.restarts(job(journal([*OPENING, *begin(10, 2), *ENDING]))[0]) == ""
-
-
-def test_every_round_is_listed():
-    said = plain(sections.rounds(job()[0]))
-    assert "Rounds (3)" in said
-    assert "7\N{EN DASH}27" in said
-    assert "finished" in said
 
 
 def test_rounds_of_several_launches_are_told_apart():
     summary = msgspec.structs.replace(job()[0], attempts=2)
     assert "launch.round" in sections.rounds(summary)
     assert "0.0" in sections.rounds(summary)  # as in the text and in JSON
-
-
-def test_every_node_has_ranks_failures_and_a_clock():
-    said = plain(sections.nodes(job(*two())[0]))
-    assert "Nodes (2)" in said
-    assert re.search(r"n0 0-1 1 \d \d+ %", said)
-    assert "the axis is this one" in said
-    assert "by order, within" in said
 
 
 def test_the_cost_of_checkpoints_is_told():
