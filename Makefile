@@ -3,9 +3,10 @@
 VENV ?= .venv$(if $(TORCH),-torch-$(TORCH))
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
-INTEGRATIONS ?= lightning transformers nemo_run torchx ray torchtitan megatron kubernetes
+INTEGRATIONS ?= torchtitan transformers lightning ray megatron nemo_run kubernetes torchx
 
 bin := $(VENV)/bin
+package := $(VENV)/.undaunted-package
 stamp := $(VENV)/.undaunted-setup
 measure := $(VENV)/.undaunted-measure
 pytest := $(bin)/python -m pytest
@@ -26,7 +27,11 @@ help: ## show this list
 
 setup: $(stamp) ## make .venv with the package, torch and the tools
 
-$(stamp): pyproject.toml compat/nvidia-resiliency-ext/pyproject.toml constraints.txt scripts/setup.sh
+$(stamp): $(package)
+	@bash scripts/setup.sh $(VENV) tools
+	@touch $@
+
+$(package): pyproject.toml compat/nvidia-resiliency-ext/pyproject.toml constraints.txt scripts/setup.sh
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@bash scripts/setup.sh $(VENV)
 	@touch $@
@@ -34,7 +39,7 @@ $(stamp): pyproject.toml compat/nvidia-resiliency-ext/pyproject.toml constraints
 system:
 	@bash scripts/system-packages.sh
 
-demo: setup ## train a small language model through a crash and a hang
+demo: $(package) ## train a small language model through a crash and a hang
 	@$(bin)/python examples/char_lm/demo.py
 
 test: test-unit test-e2e ## run the tests, except those of the docs and those that take minutes
@@ -58,7 +63,7 @@ integration-names:
 test-integrations: setup system ## adapters of frameworks, with the real packages: INTEGRATIONS="lightning"
 	@for name in $(INTEGRATIONS); do \
 		scripts/integration-env.sh $(VENV) $$name && \
-		.venv-integrations/$$name/bin/python -m pytest -n 3 -m integration tests/integrations/$$name \
+		.venv-integrations/$$name/bin/python -m pytest -n 2 -m integration tests/integrations/$$name \
 			tests/imports $(PYTEST_ARGS) || exit 1; \
 	done
 
@@ -71,7 +76,7 @@ test-jobs: setup system ## real programs under faults: JOBS=lightning FAULTS=kil
 		-k "parquet or webdataset or programs" # which the unit tests skip
 
 test-docs: setup ## run the examples in README.md and docs/
-	$(pytest) -n 2 -m "docs and not integration" $(PYTEST_ARGS)
+	$(pytest) -n 3 -m "docs and not integration" $(PYTEST_ARGS)
 
 test-gpu: $(if $(PYTHON),,setup) ## what needs a GPU, on this machine's; PYTHON=python3 needs no setup
 	@PYTHONPATH=src:. $(or $(PYTHON),$(bin)/python) -m tests.gpu $(GPU_ARGS)

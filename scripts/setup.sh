@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Makes .venv with the package and that of NVRx's names (both editable), torch and the tools, in the
-# versions of constraints.txt.
-# Usage: scripts/setup.sh VENV      PYTHON=/path/to/python3.x chooses the interpreter,
-#                                   TORCH=2.6.0 another torch than the pinned one.
+# Makes .venv with the package (editable) and torch, in the versions of constraints.txt. With the word
+# tools also that of NVRx's names, and what tests, checks and docs need.
+# Usage: scripts/setup.sh VENV [tools]      PYTHON=/path/to/python3.x chooses the interpreter,
+#                                           TORCH=2.6.0 another torch than the pinned one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-venv=${1:?usage: scripts/setup.sh VENV}
+venv=${1:?usage: scripts/setup.sh VENV [tools]} tools=${2:-}
 
 find_python() {
     local candidate
@@ -35,7 +35,13 @@ constraints=$venv/constraints.txt
 sed -e "/^triton==/d" ${TORCH:+-e "s/^torch==.*/torch==$TORCH/"} constraints.txt >"$constraints"
 
 # -qq: errors only
-install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check)
-"${install[@]}" "pip>=25.1" # the first with --group
-"${install[@]}" --constraint "$constraints" --group test --group lint --group docs \
-    --editable ".[torch]" --editable ./compat/nvidia-resiliency-ext
+install=("$venv/bin/python" -m pip install -qq --disable-pip-version-check --no-compile)
+if [ -z "$tools" ]; then
+    "${install[@]}" --constraint "$constraints" --editable ".[torch]" numpy # of which torch warns
+else
+    "${install[@]}" "pip>=25.1" # the first with --group
+    "${install[@]}" --constraint "$constraints" --group test --group lint --group docs \
+        --editable ./compat/nvidia-resiliency-ext
+fi
+# On all cores, which pip does not do. What no Python can read is left.
+"$venv/bin/python" -m compileall -qq --workers 0 "$venv"/lib/python3*/site-packages || true

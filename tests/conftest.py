@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -48,14 +49,31 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if f"mark.{mark}" in collection_path.read_text() else True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
     """No test may have a mark that its file does not name: it would never run."""
     named = {path: path.read_text() for path in {item.path for item in items}}
     for item in items:
         for mark in MARKS:
             if item.get_closest_marker(mark) and f"mark.{mark}" not in named[item.path]:
                 raise pytest.UsageError(f"{item.path}: mark.{mark} must be written there")
+    yield
+    if config.option.markexpr.partition(" and ")[0] in ("docs", "integration"):
+        items[:] = long_ones_first(items)
+
+
+def long_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """So that none is left to run alone at the end. Their limits say which they are.
+
+    A worker of pytest-xdist takes two at the beginning: behind each long one is a short one.
+    """
+    limits = {item: item.get_closest_marker("timeout") for item in items}
+    ordered = sorted(items, key=lambda item: limits[item].args[0] if limits[item] else 0.0)
+    half = len(ordered) // 2
+    pairs = itertools.zip_longest(reversed(ordered[half:]), ordered[:half])
+    return [item for pair in pairs for item in pair if item is not None]
 
 
 @pytest.hookimpl(trylast=True)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.conftest import long_ones_first
+
 pytest_plugins = ["pytester"]
 
 
@@ -49,3 +51,11 @@ def test_the_shell_outside_does_not_reach_the_tests(run_in_ci) -> None:
 
 def test_this_process_is_clean() -> None:
     assert not [n for n in os.environ if n.startswith(("PET_", "TORCHELASTIC_", "UNDAUNTED_"))]
+
+
+def test_long_tests_come_first_each_with_a_short_one_behind_it(pytester: pytest.Pytester) -> None:
+    limits = (30, 10, 50, 20, 40)
+    code = [f"@pytest.mark.timeout({each})\ndef test_{each}(): pass\n" for each in limits]
+    items = pytester.getitems("\n".join(["import pytest", *code, "def test_any(): pass"]))
+    names = [item.name.removeprefix("test_") for item in long_ones_first(items)]
+    assert names == ["50", "any", "40", "10", "30", "20"]

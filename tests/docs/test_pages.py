@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import signal
@@ -12,17 +13,30 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.blocks import FENCE, PYTHON, Block, BlockError, find_blocks, missing_lines
+from tests.docs.blocks import (
+    DEADLINE_S,
+    FENCE,
+    PYTHON,
+    Block,
+    BlockError,
+    find_blocks,
+    missing_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 REPOSITORY = Path(__file__).parent.parent.parent
 PAGES = sorted([*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")])
-PAGES_WITH_SOMETHING_TO_RUN = [
-    page for page in PAGES if re.search(r"```(python|py)\b|<!-- *run", page.read_text())
-]
 OF_FRAMEWORKS = {"huggingface.md", "lightning.md", "torchtitan.md"}  # run by tests/integrations
+PAGES_WITH_SOMETHING_TO_RUN = [
+    page
+    for page in PAGES
+    if page.name not in OF_FRAMEWORKS and re.search(r"```(python|py)\b|<!-- *run", page.read_text())
+]
+# Ranks of the other pages are spared the import of torch's compiler, the half of what they take.
+WITH_THE_COMPILER = {"README.md", "quick-start.md"}
+NO_COMPILER = REPOSITORY / "tests" / "no_compiler"
 
 
 # Below the head of a table.
@@ -55,20 +69,30 @@ def test_every_page_is_in_the_index() -> None:
     assert {page.name for page in docs.glob("*.md")} - linked == {"index.md"}
 
 
+def limit_of(page: Path) -> pytest.MarkDecorator:
+    """Return what its blocks may take together, and a little more."""
+    blocks: list[Block] = []
+    with contextlib.suppress(BlockError):  # another test says so
+        blocks = find_blocks(page.read_text())
+    deadlines = [block.deadline_s for block in blocks if block.action == "run"]
+    return pytest.mark.timeout(sum(deadlines, start=DEADLINE_S))
+
+
 @pytest.mark.docs
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("page", PAGES_WITH_SOMETHING_TO_RUN, ids=name_of)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name_of(page), marks=limit_of(page))
+        for page in PAGES_WITH_SOMETHING_TO_RUN
+    ],
+)
 def test_blocks_of_a_page_work_one_after_the_other(page: Path, tmp_path: Path) -> None:
-    if page.name in OF_FRAMEWORKS:
-        pytest.skip("is run with the framework, by tests/integrations")
     work_through(page, tmp_path)
 
 
 def work_through(page: Path, tmp_path: Path) -> None:
     """Do in a folder what each block of the page says."""
-    environment = newcomers_environment(tmp_path)
-    if page.is_relative_to(REPOSITORY / "docs" / "design"):  # their readers sit in a checkout
-        environment["PYTHONPATH"] = str(REPOSITORY)
+    environment = newcomers_environment(page, tmp_path)
     output = ""
     for block in find_blocks(page.read_text()):
         if block.action == "write":
@@ -101,14 +125,19 @@ def tables(text: str) -> Iterator[tuple[int, list[str]]]:
             rows = []
 
 
-def newcomers_environment(home: Path) -> dict[str, str]:
+def newcomers_environment(page: Path, home: Path) -> dict[str, str]:
     """A shell with the virtual environment active, whose home is the page's directory."""
     programs = Path(sys.executable).parent
     if not (programs / "undaunted").exists():
         pytest.skip(f"`undaunted` is not installed in {programs}: run `make setup`")
+    paths = [] if page.name in WITH_THE_COMPILER else [str(NO_COMPILER)]
+    if page.is_relative_to(REPOSITORY / "docs" / "design"):  # their readers sit in a checkout
+        paths.append(str(REPOSITORY))
+    paths += filter(None, [os.environ.get("PYTHONPATH")])
     return {
         **os.environ,
         "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(paths),
         "HOME": str(home),
         "TMPDIR": str(home),
     }

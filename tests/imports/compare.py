@@ -12,6 +12,7 @@ import os
 import re
 import sys
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,7 @@ class _Unfit(msgspec.Struct, tag=True):
 
 def compare(statements: Sequence[str]) -> Comparison:
     """Import what these statements import, in a template and in new processes."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor() as threads:
         imports = _in_process("note", "\n".join(statements), folder, RANKS[0], RankImports)
         left: dict[str, list[str]] = {}
         for _ in range(_MOST_TEMPLATES):
@@ -73,15 +74,17 @@ def compare(statements: Sequence[str]) -> Comparison:
                 left=sorted(left),
             )
             given = msgspec.json.encode(learned).decode()
+            of_new = [
+                threads.submit(_in_process, "new", given, folder, RANKS[rank], Snapshot)
+                for rank in (0, 0, 1)
+            ]
             template = _in_process("fork", given, folder, TEMPLATE_ENVIRONMENT, Snapshot | _Unfit)
             if isinstance(template, _Unfit):
                 left |= {package: [reason] for package, reason in template.left.items()}
                 continue
-            of_new = [
-                _in_process("new", given, folder, RANKS[rank], Snapshot) for rank in (0, 0, 1)
-            ]
             set_again = {(value.module, value.name) for value in RANK_VALUES}
-            differences = likeness.compare(of_new, template, RANKS, set_again)
+            snapshots = [each.result() for each in of_new]
+            differences = likeness.compare(snapshots, template, RANKS, set_again)
             for package, reasons in differences.items():
                 if harmful := [each for each in reasons if not HARMLESS.search(each)]:
                     left[package] = harmful
@@ -91,9 +94,9 @@ def compare(statements: Sequence[str]) -> Comparison:
 
 
 def _in_process(mode, given, folder, environment, kind):
-    path, answer = Path(folder, "given"), Path(folder, "answer")
+    files = Path(tempfile.mkdtemp(dir=folder))
+    path, answer = files / "given", files / "answer"
     path.write_text(given, "utf-8")
-    answer.unlink(missing_ok=True)
     own = {k: v for k, v in os.environ.items() if k not in RANKS[0]}
     own["PYTHONHASHSEED"] = "0"  # values in the order of a set: the same in all processes
     words = ["-m", "tests.imports.compare", "--in-process", mode, str(path), str(answer)]
@@ -156,6 +159,7 @@ def main() -> None:
         return
     be_silent(1)
     mode, given, path = sys.argv[2:]
+    del sys.argv[1:]  # which packages may keep: the same in all processes
     modes: dict[str, Callable] = {"note": _note, "fork": _fork, "new": _new}
     answer = modes[mode](Path(given).read_text("utf-8"))
     if answer is not None:

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.docs.test_pages import REPOSITORY, work_through
+from tests.docs.test_pages import REPOSITORY, limit_of, work_through
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-pytestmark = [pytest.mark.integration, pytest.mark.e2e, pytest.mark.timeout(600)]
+PAGE = REPOSITORY / "docs" / "lightning.md"
+pytestmark = [pytest.mark.integration, pytest.mark.e2e, limit_of(PAGE)]
 
 
 def test_blocks_of_the_page_work_one_after_the_other(tmp_path: Path) -> None:
-    work_through(REPOSITORY / "docs" / "lightning.md", tmp_path)
+    work_through(PAGE, tmp_path)

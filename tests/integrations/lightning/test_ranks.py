@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import Launcher
+from tests.integrations.once import made_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.e2e,
+    pytest.mark.timeout(400),
     pytest.mark.usefixtures("no_compiler"),
 ]
 
@@ -62,8 +64,7 @@ def results(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    code, found = run(tmp_path_factory.mktemp("undisturbed"))
-    assert code == 0
+    found = results(made_once(tmp_path_factory, "undisturbed", run))
     assert len(found) == 2
     assert len(set(found)) == 1
     return found

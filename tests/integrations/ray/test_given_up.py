@@ -18,7 +18,8 @@ pytestmark = [
 ]
 
 REPOSITORY = Path(__file__).parents[3]
-# Three nodes. Once all ranks are at work, one of the nodes that have one is drained.
+# Three nodes. Once all ranks are at work, the node of one of them is drained. Which launcher is the
+# spare depends on which one comes late.
 DRAINED = """
 import os, pathlib, ray, signal, subprocess, sys, threading
 from ray.cluster_utils import Cluster
@@ -32,17 +33,17 @@ def train(here):
         (here / f"saved-{rank}").touch()
         sys.exit(1)
     signal.signal(signal.SIGTERM, save)
-    (here / "pipe").write_text("x")
+    node = os.environ["UNDAUNTED_NODE"].rpartition("-")[2]  # of its id, what makes names differ
+    (here / "pipe").write_text(node[:6])
     while True:
         signal.pause()
 
 def drain(here):
     with (here / "pipe").open("r+b", buffering=0) as pipe:
-        for _ in range(2):
-            pipe.read(1)
-    (group,) = ray.util.placement_group_table().values()
+        begins, _ = (pipe.read(6).decode() for _ in range(2))
+    (node,) = (one["NodeID"] for one in ray.nodes() if one["NodeID"].startswith(begins))
     command = ["ray", "drain-node", "--address", cluster.address]
-    command += ["--node-id", group["bundles_to_node_id"][0], "--reason-message", "test"]
+    command += ["--node-id", node, "--reason-message", "test"]
     command += ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--deadline-remaining-seconds", "600"]
     subprocess.run(command, check=True)
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import Launcher
+from tests.integrations.once import made_once
 from undaunted.integrations.torchtitan import UndauntedTrainerMixin
 
 if TYPE_CHECKING:
@@ -96,10 +97,11 @@ def starts(launcher: Launcher) -> list[int]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with trained(folder) as launcher:
-        assert launcher.finish(LIMIT_S) == 0, launcher.text
-    found = results(folder)
+    def train(folder: Path) -> None:
+        with trained(folder) as launcher:
+            assert launcher.finish(LIMIT_S) == 0, launcher.text
+
+    found = results(made_once(tmp_path_factory, "undisturbed", train))
     assert len(found) == 2
     assert all(each.startswith("22 ") for each in found)
     return found
@@ -129,26 +131,31 @@ def test_ranks_are_lost(tmp_path: Path, undisturbed: list[str]) -> None:
     assert results(tmp_path) == undisturbed
 
 
-def test_a_stop(tmp_path: Path, undisturbed: list[str]) -> None:
-    with trained(tmp_path, "signal:1:8") as launcher:
+@pytest.mark.timeout(900)  # four starts
+def test_stops_in_a_step_and_in_validations(tmp_path: Path, undisturbed: list[str]) -> None:
+    """Three of them, in one job."""
+    disturb = "signal_validation:1:7,signal:1:9,signal_validation:1:14"
+
+    def saved(step: int) -> bool:
+        return (tmp_path / "outputs" / "checkpoint" / f"step-{step}" / ".metadata").exists()
+
+    with trained(tmp_path, disturb, run="first") as launcher:
+        assert launcher.finish(LIMIT_S) == 75, launcher.text
+    assert launcher.text.count("rank 0 validates 7") < 20, "it was left"
+    assert saved(7)
+    with trained(tmp_path, disturb, run="second") as launcher:
         assert launcher.finish(LIMIT_S) == 75, launcher.text
         (agreed,) = launcher.events("stop_agreed")
-    assert not results(tmp_path)
+    assert starts(launcher) == [8]
     done = int(str(agreed["iteration"])) + 1
-    assert (tmp_path / "outputs" / "checkpoint" / f"step-{done}" / ".metadata").exists()
-    with trained(tmp_path, run="again") as launcher:
-        assert launcher.finish(LIMIT_S) == 0, launcher.text
-    assert starts(launcher) == [done + 1]
-    assert results(tmp_path) == undisturbed
-
-
-@pytest.mark.parametrize("step", [7, 14])
-def test_a_stop_in_a_validation(tmp_path: Path, undisturbed: list[str], step: int) -> None:
-    with trained(tmp_path, f"signal_validation:1:{step}") as launcher:
+    assert saved(done)
+    with trained(tmp_path, disturb, run="third") as launcher:
         assert launcher.finish(LIMIT_S) == 75, launcher.text
-    assert launcher.text.count(f"rank 0 validates {step}") < 20, "it was left"
-    assert (tmp_path / "outputs" / "checkpoint" / f"step-{step}" / ".metadata").exists()
-    with trained(tmp_path, run="again") as launcher:
+    assert starts(launcher) == [done + 1]
+    assert launcher.text.count("rank 0 validates 14") < 20, "it was left"
+    assert saved(14)
+    assert not results(tmp_path)
+    with trained(tmp_path, disturb, run="last") as launcher:
         assert launcher.finish(LIMIT_S) == 0, launcher.text
-    assert starts(launcher) == [step + 1]
+    assert starts(launcher) == [15]
     assert results(tmp_path) == undisturbed

@@ -30,6 +30,7 @@ from torchtitan.models.common.attention import ScaledDotProductAttention
 from torchtitan.models.llama3 import model_registry
 
 from undaunted.integrations.torchtitan import UndauntedTrainerMixin
+from undaunted.progress.writer import current_writer
 
 RANK = int(os.environ.get("RANK", "0"))
 DISTURB = os.environ.get("DISTURB", "")
@@ -42,6 +43,12 @@ def now(kind, step):
         return False
     once.touch()
     return True
+
+
+def be_told_to_stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not current_writer().stop_word:  # the rest may take less than the launcher's answer
+        time.sleep(0.002)
 
 
 class Told(Validator):
@@ -59,9 +66,7 @@ class Told(Validator):
         self.batches += 1
         print(f"rank {RANK} validates {self.step}", flush=True)
         if self.batches == 2 and now("signal_validation", self.step):
-            os.kill(os.getpid(), signal.SIGTERM)
-        if "signal_validation" in DISTURB:
-            time.sleep(0.1)
+            be_told_to_stop()
         return super().post_dataloading_process(*given)
 
 
@@ -74,7 +79,7 @@ class Disturbed(trainer.Trainer):
     def train_step(self, data_iterator):
         print(f"rank {RANK} step {self.step}", flush=True)
         if self.now("signal"):
-            os.kill(os.getpid(), signal.SIGTERM)
+            be_told_to_stop()
         super().train_step(data_iterator)
         if self.now("kill"):
             os.kill(os.getpid(), signal.SIGKILL)

@@ -17,6 +17,7 @@ from accelerate import Accelerator, skip_first_batches
 from accelerate.utils import DataLoaderConfiguration
 from torch.utils.data import DataLoader, TensorDataset
 
+from undaunted.progress.writer import current_writer
 from undaunted.training import Session
 
 RANK = int(os.environ.get("RANK", "0"))
@@ -52,6 +53,12 @@ def die(*_):
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def be_told_to_stop():
+    os.kill(os.getpid(), signal.SIGTERM)
+    while not current_writer().stop_word:  # the rest may take less than the launcher's answer
+        time.sleep(0.002)
+
+
 def save(step):
     if disturbed("kill_save", step + 1):
         accelerator.register_save_state_pre_hook(die)
@@ -77,8 +84,7 @@ def evaluate(step):
         with torch.no_grad():
             losses.append(accelerator.gather_for_metrics(model(batch).square()))
         if number == 1 and disturbed("signal_evaluation", step):
-            os.kill(os.getpid(), signal.SIGTERM)
-        time.sleep(0.1 if "signal_evaluation" in GIVEN.get("disturb", "") else 0)
+            be_told_to_stop()
     print(f"rank {RANK} has evaluated {len(torch.cat(losses))} after {step}", flush=True)
     model.train()
 
@@ -90,7 +96,7 @@ def batches(start):
 
 
 with Session(save=save) as session:
-    start, pace = load(), 0.0
+    start = load()
     print(f"rank {RANK} goes on from {start}", flush=True)
     for step, (batch,) in enumerate(batches(start), start):
         with session.step(step):
@@ -101,9 +107,7 @@ with Session(save=save) as session:
             if disturbed("hang", step):
                 time.sleep(3600)
             if disturbed("signal", step):
-                os.kill(os.getpid(), signal.SIGTERM)
-                pace = 0.25  # the stop comes back from the launcher before the last step
-            time.sleep(pace)
+                be_told_to_stop()
             optimizer.step()
             optimizer.zero_grad()
         if step % SAVES == SAVES - 1:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.e2e.launcher import Launcher
+from tests.integrations.once import made_once
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -53,10 +54,11 @@ def results(folder: Path) -> list[str]:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    folder = tmp_path_factory.mktemp("undisturbed")
-    with trained(folder) as launcher:
-        assert launcher.finish(LIMIT_S) == 0, launcher.text
-    found = results(folder)
+    def train(folder: Path) -> None:
+        with trained(folder) as launcher:
+            assert launcher.finish(LIMIT_S) == 0, launcher.text
+
+    found = results(made_once(tmp_path_factory, "undisturbed", train))
     assert len(found) == 2
     assert len(set(found)) == 1
     return found
@@ -113,7 +115,7 @@ def test_a_stop(tmp_path: Path, undisturbed: list[str], signalled: str) -> None:
 
 
 def test_a_stop_in_an_evaluation(tmp_path: Path, undisturbed: list[str]) -> None:
-    with trained(tmp_path, "disturb=signal_evaluation:1:7", "pace=0.1") as launcher:
+    with trained(tmp_path, "disturb=signal_evaluation:1:7") as launcher:
         assert launcher.finish(LIMIT_S) == 75, launcher.text
     assert launcher.text.count("rank 0 evaluates 7") < 40, "it was left"
     assert "is done" not in launcher.text
