@@ -31,8 +31,9 @@ def _needs_torch() -> None:
 def launched(tmp_path: Path, *command: str) -> tuple[int, str]:
     """Run a launcher; return its exit code and what it has printed."""
     output = tmp_path / "output"
+    popen = warm.Popen if command[0].startswith("torch.") else subprocess.Popen
     with output.open("w") as out:
-        launcher = subprocess.Popen(
+        launcher = popen(
             [sys.executable, "-m", *command],
             cwd=tmp_path,
             env=environment(),
