@@ -48,14 +48,29 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None if f"mark.{mark}" in collection_path.read_text() else True
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """No test may have a mark that its file does not name: it would never run."""
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Iterator[None]:
+    """No test may have a mark that its file does not name: it would never run.
+
+    Each worker begins with its share of files that have slow tests: the last tests are short.
+    """
     named = {path: path.read_text() for path in {item.path for item in items}}
     for item in items:
         for mark in MARKS:
             if item.get_closest_marker(mark) and f"mark.{mark}" not in named[item.path]:
                 raise pytest.UsageError(f"{item.path}: mark.{mark} must be written there")
+    yield
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    long = [item for item in items if "mark.slow" in named[item.path]]
+    short = [item for item in items if "mark.slow" not in named[item.path]]
+    items[:] = [
+        item
+        for worker in range(workers)
+        for kind in (long, short)
+        for item in kind[len(kind) * worker // workers : len(kind) * (worker + 1) // workers]
+    ]
 
 
 @pytest.hookimpl(trylast=True)
