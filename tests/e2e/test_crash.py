@@ -193,6 +193,7 @@ def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_100_restarts_in_a_row(tmp_path: Path) -> None:
     script = """
         import os, sys, undaunted

@@ -293,6 +293,7 @@ RESTARTED = """
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_after_a_restart_inside_the_process_under_torchrun(tmp_path: Path) -> None:
     output, errors = under_torchrun(tmp_path, RESTARTED)
     said = stops(output)
