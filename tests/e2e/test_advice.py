@@ -110,6 +110,7 @@ BREAKS_ON_TWO = """
 """
 
 
+@pytest.mark.slow
 def test_a_node_that_fails_again_and_again_is_left_out(tmp_path: Path) -> None:
     """It makes progress in between, and is broken nevertheless."""
     options = ("--nnodes", "2:3", "--max-restarts", "5", "--advice", "act")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -67,6 +68,7 @@ TRAINING = """
     dist.destroy_process_group()
 """
 TWO = ("--nproc-per-node", "2", "--max-restarts", "5")
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -89,7 +91,9 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 
 
 @pytest.mark.parametrize("copies", [1, 2])
-@pytest.mark.parametrize("how", ["disk", "torn", "other-rank", "stale", "wrong-step"])
+@pytest.mark.parametrize(
+    "how", ["disk", slow("torn"), slow("other-rank"), slow("stale"), "wrong-step"]
+)
 def test_a_bad_part_costs_no_restart(
     tmp_path: Path, whole: list[Any], how: str, copies: int
 ) -> None:

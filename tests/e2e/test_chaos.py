@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ DATA = str(Path(SCRIPT).parent / "data.py")
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 TWO = ("--nproc-per-node", "2")
 DEADLINE_S = 380.0
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +101,7 @@ def test_the_demo_survives_six_kinds_of_faults(tmp_path: Path) -> None:
     assert all(verdict["identical_from"] is not None for verdict in ended.result["verdicts"])
 
 
+@pytest.mark.slow
 def test_the_script_without_a_bug_is_sound(tmp_path: Path) -> None:
     kinds = "kill,torn-write,sigterm,exception,nan,corrupt-checkpoint"
 
@@ -230,17 +233,21 @@ def test_a_program_that_looks_at_nothing_stands_on_a_bad_checkpoint(tmp_path: Pa
     "bugs",
     [
         {"rng": ("kill", "rng-not-restored")},
-        {"sampler": ("kill", "sampler-starts-anew")},
-        {"scheduler": ("kill", "scheduler-not-restored")},
-        {
-            "torn": ("torn-write", "load-failed"),
-            "nan": ("nan", "nan-kept"),
-            "checksum": ("corrupt-checkpoint", "damage-not-noticed"),
-        },
-        {
-            "sigterm": ("sigterm", "sigterm-swallowed"),
-            "exception": ("exception", "exception-swallowed"),
-        },
+        slow({"sampler": ("kill", "sampler-starts-anew")}),
+        slow({"scheduler": ("kill", "scheduler-not-restored")}),
+        slow(
+            {
+                "torn": ("torn-write", "load-failed"),
+                "nan": ("nan", "nan-kept"),
+                "checksum": ("corrupt-checkpoint", "damage-not-noticed"),
+            }
+        ),
+        slow(
+            {
+                "sigterm": ("sigterm", "sigterm-swallowed"),
+                "exception": ("exception", "exception-swallowed"),
+            }
+        ),
     ],
     ids="-".join,
 )

@@ -77,7 +77,7 @@ def test_the_last_copy_of_a_job_that_ends_is_written(tmp_path: Path) -> None:
         later.wait_for("rank 0 begins after step 2: 600.0")
 
 
-@pytest.mark.parametrize("ending", [False, True])
+@pytest.mark.parametrize("ending", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_last_copy_is_written_after_the_launcher_is_killed(
     tmp_path: Path, ending: bool
 ) -> None:
@@ -154,6 +154,7 @@ FAILING = """
 """
 
 
+@pytest.mark.slow
 def test_the_rank_whose_disk_fails_is_blamed_though_another_says_so(tmp_path: Path) -> None:
     fault = ("--inject-fault", "torn-write:rank=1,iteration=1")
     with launched(tmp_path, FAILING, *TWO, "--max-restarts", "0", *fault) as launcher:
@@ -244,7 +245,9 @@ LOST = """
 """
 
 
-@pytest.mark.parametrize(("code", "where"), [("0", "atexit"), ("75", "inside")])
+@pytest.mark.parametrize(
+    ("code", "where"), [pytest.param("0", "atexit", marks=pytest.mark.slow), ("75", "inside")]
+)
 def test_a_job_whose_last_checkpoint_is_lost_says_so(tmp_path: Path, code: str, where: str) -> None:
     options = (*TWO, "--max-restarts", "0")
     with launched(tmp_path, LOST, *options, args=(code, where)) as launcher:

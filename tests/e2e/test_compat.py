@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.torch, pytest.mark.timeout(200)]
 SCRIPTS = Path(__file__).with_name("compat_scripts")
 LAUNCHER = "import sys; from undaunted.cli.main import ft_launcher; sys.exit(ft_launcher())"
 DEADLINE_S = 150
+slow = partial(pytest.param, marks=pytest.mark.slow)
 TWO = ("--nproc-per-node=2",)
 ONE_RESTART = ("--nproc-per-node=2", "--max-restarts=1")
 SECTIONS = (
     "--ft-param-rank_section_timeouts=setup:60,step:3,checkpointing:60",
     "--ft-param-rank_out_of_section_timeout=60",
 )
+# A second of CPU, which each rank would need.
+ONCE = ("--preload=torch.distributed.checkpoint",)
 # The sum of all weights after 40 iterations, whatever has happened on the way.
 RESULT = sum(iteration % 7 for iteration in range(40)) * sum(range(1000))
 
@@ -61,13 +65,14 @@ def ft_launcher(tmp_path: Path, options: tuple[str, ...], script: str, *args: st
 
 def pretrain(tmp_path: Path, options: tuple[str, ...], *args: str) -> str:
     """Run the program of Megatron's kind; it must come to the right result in all that end it."""
-    text = ft_launcher(tmp_path, (*SECTIONS, *options), "pretrain.py", *args)
-    ends = [line for line in text.splitlines() if " ends with " in line]
+    text = ft_launcher(tmp_path, (*SECTIONS, *ONCE, *options), "pretrain.py", *args)
+    ends = re.findall(r"^process \d+ ends with .*", text, re.MULTILINE)
     assert ends
     assert all(line.endswith(f"ends with {RESULT}") for line in ends), text
     return text
 
 
+@pytest.mark.slow
 def test_limits_are_calculated_saved_and_loaded(tmp_path: Path) -> None:
     text = pretrain(tmp_path, TWO, "--calc-ft-timeouts")
     assert "updating timeouts for: ['checkpointing'] update out-of-section: False" in text
@@ -80,7 +85,7 @@ def test_limits_are_calculated_saved_and_loaded(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "checkpoints" / "ft_state.json").read_text())
 
 
-@pytest.mark.parametrize("fault", ["rank_killed", "rank_hung"])
+@pytest.mark.parametrize("fault", ["rank_killed", slow("rank_hung")])
 def test_processes_are_restarted(tmp_path: Path, fault: str) -> None:
     text = pretrain(tmp_path, ONE_RESTART, "--async-save", "--fault", fault)
     if fault == "rank_killed":
@@ -96,7 +101,7 @@ def test_processes_are_restarted(tmp_path: Path, fault: str) -> None:
 INSIDE = ("--async-save", "--inprocess-restart", "--fault")
 
 
-@pytest.mark.parametrize("more", [(), ("--share-store",)], ids=["prefixes", "one store"])
+@pytest.mark.parametrize("more", [(), slow(("--share-store",))], ids=["prefixes", "one store"])
 def test_a_fault_in_a_collective_is_restarted_inside(tmp_path: Path, more: tuple[str, ...]) -> None:
     text = pretrain(tmp_path, ("--nproc-per-node=3",), *INSIDE, "exception", *more)
     assert "in-process restart 1: 3 ranks running again" in text
@@ -112,6 +117,7 @@ def test_a_fault_in_a_collective_is_restarted_inside(tmp_path: Path, more: tuple
     ]
 
 
+@pytest.mark.slow
 def test_a_reserve_takes_over_for_a_process_that_is_killed(tmp_path: Path) -> None:
     policy = ("--ft-restart-policy=min-healthy", "--ft-restart-lost-ranks")
     options = ("--nproc-per-node=3", *policy)
@@ -122,6 +128,7 @@ def test_a_reserve_takes_over_for_a_process_that_is_killed(tmp_path: Path) -> No
     assert "process 2 begins at iteration 0" not in text
 
 
+@pytest.mark.slow
 def test_a_silent_rank_is_restarted_inside(tmp_path: Path) -> None:
     soft = ("--soft-timeout", "4")
     generous = ("--ft-param-rank_section_timeouts=setup:60,step:60,checkpointing:60",)
@@ -167,6 +174,7 @@ def test_asynchronous_checkpoints(tmp_path: Path) -> None:
         assert f"rank {rank}: call 2, {sum(range(64)) + 2 * 64}" in text
 
 
+@pytest.mark.slow
 def test_local_checkpoints_survive_the_loss_of_a_disk(tmp_path: Path) -> None:
     text = ft_launcher(tmp_path, ONE_RESTART, "local_save.py")
     for rank in range(2):

@@ -14,14 +14,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.e2e
 
-# In round 0 rank 1 fails in the way under test while rank 0 waits; later rounds succeed.
-ONCE = """
-    import os, sys, signal, resource, threading
-    rank = int(os.environ["RANK"])
-    if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
-        if rank == 1:
-            {fail}
+# In each round rank 1 fails in another way while rank 0 waits, until there is none left.
+EACH = """
+    import os, sys, signal, resource, threading, undaunted
+    rank, turn = os.environ["RANK"], int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    undaunted.step(turn)  # without progress there would be pauses
+    if rank == "0" and turn < {count}:
+        open(f"there-{{turn}}", "w").close()
         threading.Event().wait(60)
+    while turn < {count} and not os.path.exists(f"there-{{turn}}"):
+        threading.Event().wait(0.01)
+    {fails}
     sys.stdout.write(f"rank {{rank}} done\\n")
 """
 
@@ -49,18 +52,20 @@ KINDS = {
 
 
 @pytest.mark.parametrize("mode", ["warm", "fresh"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_crash_is_explained_and_survived(tmp_path: Path, kind: str, mode: str) -> None:
-    fail, line = KINDS[kind]
-    options = ("--nproc-per-node", "2", "--max-restarts", "1", "--worker-start", mode)
-    with launched(tmp_path, ONCE.format(fail=fail), *options) as launcher:
+def test_each_crash_is_explained_and_survived(tmp_path: Path, mode: str) -> None:
+    count = len(KINDS)
+    fails = [f"if turn == {number}: {fail}" for number, (fail, _) in enumerate(KINDS.values())]
+    script = EACH.format(count=count, fails="\n    ".join(fails))
+    options = ("--nproc-per-node", "2", "--max-restarts", str(count), "--worker-start", mode)
+    with launched(tmp_path, script, *options) as launcher:
+        for number, (_, line) in enumerate(KINDS.values(), 1):
+            launcher.wait_for_next(line)
+            launcher.wait_for_next(rf"restart {number} of {count}: 2 ranks running again")
         assert launcher.finish() == 0, launcher.text
-        launcher.wait_for(line)
-        launcher.wait_for(r"restart 1 of 1: 2 ranks running again")
         assert launcher.text.count("rank 0 done") == 1
         assert launcher.text.count("rank 1 done") == 1
-        (verdict,) = launcher.events("verdict")
-        assert (verdict["kind"], verdict["rank"]) == ("crash", 1)
+        found = [(verdict["kind"], verdict["rank"]) for verdict in launcher.events("verdict")]
+        assert found == [("crash", 1)] * count
         (ended,) = launcher.events("job_ended")
         assert (ended["outcome"], ended["exit_code"]) == ("finished", 0)
 
@@ -193,6 +198,7 @@ def test_a_worker_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(180)
+@pytest.mark.slow
 def test_100_restarts_in_a_row(tmp_path: Path) -> None:
     script = """
         import os, sys, undaunted

@@ -195,7 +195,7 @@ def test_ranks_save_before_they_stop(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_two_launchers_in_one_directory(tmp_path: Path) -> None:
     with nodes_of_a_job(tmp_path, STEPS, "--nnodes", "2:3", "--max-restarts", "1") as start:
-        one = start("one", "last_call_timeout=60")
+        one = start("one", "is_host=1")
         two = start("two", "is_host=0")
         three = start("three", "is_host=0")
         one.wait_for("rank . of 2 in round 0")

@@ -44,6 +44,7 @@ def finish(doctor: subprocess.Popen[str]) -> tuple[int, str, str]:
     return doctor.returncode, out, err
 
 
+@pytest.mark.slow
 def test_all_of_it_twice_at_once(tmp_path: Path) -> None:
     places = ("--checkpoint-dir", str(tmp_path), "--log-dir", str(tmp_path / "later"))
     doctors = [start("--json", *places, TMPDIR=str(tmp_path)) for _ in range(2)]

@@ -183,6 +183,7 @@ def test_the_leader_is_killed_and_the_leading_member_of_etcd_freezes(
     assert sum(found in three[name].text for name in "bc") == 1
 
 
+@pytest.mark.slow
 def test_users_certificates_and_the_leader_lost_with_a_member(
     tmp_path: Path, job: Callable[..., Job]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pytest
@@ -50,6 +51,7 @@ PROGRAM = """
     say(train())
 """
 RANKS = ("--nproc-per-node", "3")
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 
 def test_an_exception_restarts_the_function_in_all_ranks(tmp_path: Path) -> None:
@@ -247,7 +249,7 @@ HANG = """
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("kind", ["sleep", "C", "stop"])
+@pytest.mark.parametrize("kind", ["sleep", slow("C"), slow("stop")])
 @pytest.mark.parametrize(("soft_s", "limit"), [("3", "60"), ("40", "4")])
 def test_one_verdict_on_a_hang(tmp_path: Path, kind: str, soft_s: str, limit: str) -> None:
     limits = ("--ft-rank-heartbeat-timeout", limit, "--max-restarts", "1")

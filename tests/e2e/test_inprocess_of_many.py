@@ -102,6 +102,7 @@ def test_a_node_without_one_of_its_ranks_is_not_healthy(tmp_path: Path) -> None:
         assert all("first cause in round 0: node" in each.text for each in launchers)
 
 
+@pytest.mark.slow
 def test_the_function_goes_on_when_the_coordinator_is_taken_over(tmp_path: Path) -> None:
     wanted = ("--nnodes", "2:3", "--ft-restart-policy", "min-healthy")
     with nodes(tmp_path, "raise", "abc", *wanted) as launchers:

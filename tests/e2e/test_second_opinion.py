@@ -111,6 +111,7 @@ def test_a_correct_result(tmp_path: Path) -> None:
     assert "a correct result, however odd" in event["text"]
 
 
+@pytest.mark.slow
 def test_a_job_with_a_spare_goes_on_without_the_node_that_computes_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

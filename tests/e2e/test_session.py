@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests import warm
 from tests.e2e.launcher import launched, nodes_of_a_job
 from tests.ports import free_ports
 
@@ -229,20 +230,35 @@ def test_a_rank_that_comes_to_its_session_when_another_one_has_stopped_saves_too
     assert ends == {0: None, 1: None}
 
 
+def under_torchrun(tmp_path: Path, script: str, **variables: str) -> tuple[str, str]:
+    """What two ranks and their launcher print, and the errors."""
+    (tmp_path / "train.py").write_text(textwrap.dedent(script))
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
+    own = {"MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1", **variables}
+    with warm.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, **own},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as torchrun:
+        try:
+            output, errors = torchrun.communicate(timeout=100)
+        finally:
+            torchrun.terminate()  # it ends its ranks
+    return output, errors
+
+
 @pytest.mark.torch
 def test_under_torchrun(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text("import torch.distributed\n" + textwrap.dedent(SCRIPT))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
-    env = {**os.environ, "PHASE": "self", "MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    said = stops(ended.stdout)
-    assert len(said) == 2, ended.stderr
+    script = "import torch.distributed\n" + textwrap.dedent(SCRIPT)
+    output, errors = under_torchrun(tmp_path, script, PHASE="self")
+    said = stops(output)
+    assert len(said) == 2, errors
     assert len(set(said)) == 1
     iteration = said[0].split()[1].rstrip(":")
-    assert ended.stdout.count(f"saves {iteration}") == 2
+    assert output.count(f"saves {iteration}") == 2
 
 
 # Rank 1 fails before its first step of iteration 0, so that rank 0 has begun one session more.
@@ -277,16 +293,11 @@ RESTARTED = """
 
 
 @pytest.mark.torch
+@pytest.mark.slow
 def test_after_a_restart_inside_the_process_under_torchrun(tmp_path: Path) -> None:
-    program = tmp_path / "train.py"
-    program.write_text(textwrap.dedent(RESTARTED))
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py"]
-    env = {**os.environ, "MASTER_PORT": str(free_ports(1)), "OMP_NUM_THREADS": "1"}
-    ended = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    said = stops(ended.stdout)
-    assert len(said) == 2, ended.stderr
+    output, errors = under_torchrun(tmp_path, RESTARTED)
+    said = stops(output)
+    assert len(said) == 2, errors
     assert len(set(said)) == 1
 
 

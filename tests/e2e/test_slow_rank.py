@@ -69,6 +69,7 @@ def test_all_nodes_say_it(tmp_path: Path) -> None:
             launcher.finish()
 
 
+@pytest.mark.slow
 def test_a_job_of_one_node_is_ended_where_that_was_chosen(tmp_path: Path) -> None:
     options = ("--nproc-per-node", "4", "--max-restarts", "3", "--slow-ranks", "stop",
                "--slow-ranks-after", "0.5s")  # fmt: skip
@@ -104,6 +105,7 @@ def test_a_spare_takes_the_place_of_a_slow_node(tmp_path: Path) -> None:
             launcher.finish()
 
 
+@pytest.mark.slow
 def test_without_the_recorder_nothing_is_said(tmp_path: Path) -> None:
     script = SCRIPT.replace('os.path.exists("enough")', "step > 200")
     options = ("--nproc-per-node", "4", "--flight-recorder", "off")

@@ -34,6 +34,7 @@ def test_restarted_ranks_find_what_an_optimizer_imports(tmp_path: Path) -> None:
         assert modes == {"warm"}
 
 
+@pytest.mark.slow
 def test_what_a_module_sets_for_a_later_import_counts_in_each_round(tmp_path: Path) -> None:
     """The second round begins after the imports of the template are over, as far as it has any."""
     (tmp_path / "settings.py").write_text("import os; os.environ['TORCHDYNAMO_VERBOSE'] = '1'")

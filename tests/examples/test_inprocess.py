@@ -31,8 +31,9 @@ def _needs_torch() -> None:
 def launched(tmp_path: Path, *command: str) -> tuple[int, str]:
     """Run a launcher; return its exit code and what it has printed."""
     output = tmp_path / "output"
+    popen = warm.Popen if command[0].startswith("torch.") else subprocess.Popen
     with output.open("w") as out:
-        launcher = subprocess.Popen(
+        launcher = popen(
             [sys.executable, "-m", *command],
             cwd=tmp_path,
             env=environment(),
@@ -77,7 +78,11 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.parametrize(
-    "launcher", ["undaunted.cli.main run", "torch.distributed.run --standalone"]
+    "launcher",
+    [
+        "undaunted.cli.main run",
+        pytest.param("torch.distributed.run --standalone", marks=pytest.mark.slow),
+    ],
 )
 def test_basic_example_under_a_launcher(
     tmp_path: Path, launcher: str, monkeypatch: pytest.MonkeyPatch
@@ -109,6 +114,7 @@ def test_advanced_example_without_a_launcher(tmp_path: Path, fault: str) -> None
     assert [text.count(f"step {step} is saved") for step in range(9, 60, 10)] == [1] * 6
 
 
+@pytest.mark.slow
 def test_advanced_example_under_torchrun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is killed has torchrun replace all processes, which go on from the checkpoint."""
     monkeypatch.setenv("FAULT", "kill")

@@ -30,6 +30,7 @@ HEALED: dict[str, Callable[[Job], object]] = {
     "what it sends is lost": lambda run: run.hosts.mend("a"),
     "what is sent to it is lost": lambda run: run.hosts.mend("a"),
 }
+RARE = ("its interface is shut down", "what it sends is lost", "what is sent to it is lost")
 
 
 def leader_of(run: Job, names: str) -> str:
@@ -40,7 +41,10 @@ def leader_of(run: Job, names: str) -> str:
     return leader
 
 
-@pytest.mark.parametrize("loss", LOSSES)
+@pytest.mark.parametrize(
+    "loss",
+    [pytest.param(loss, marks=pytest.mark.slow if loss in RARE else ()) for loss in LOSSES],
+)
 def test_the_host_of_the_coordinator_is_lost(job: Callable[..., Job], loss: str) -> None:
     """The spare takes its place for one restart; a host that lives is a spare once it is back."""
     run, left = job("abcde", "4:5"), "bcde"

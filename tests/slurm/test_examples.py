@@ -268,7 +268,7 @@ def test_each_node_is_a_task_of_an_array(
     submit: Callable[..., Job], cluster: Cluster, script: Path
 ) -> None:
     """One of two is preempted; the other goes on, and takes it in again when it is back."""
-    started = coordinator(cluster, script, "--rdzv-conf", "last_call_timeout=60")
+    started = coordinator(cluster, script, "--rdzv-conf", "last_call_timeout=15")
     job = submit("array.sbatch", "train.py", options=("--array=0-1",), **ARRAY)
     running(job, 4)
     cluster.run("scancel", "--signal=TERM", f"{job.id}_1")

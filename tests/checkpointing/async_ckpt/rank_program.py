@@ -143,7 +143,8 @@ def main() -> None:
     for name in names.split(","):
         told[name] = SCENARIOS[name](Path(directory), int(rank))
         (Path(directory) / f"{rank}.json").write_text(json.dumps(told))
-    dist.destroy_process_group()
+    if "stopped" not in told:  # gloo would wait for that rank, for as long as the group may
+        dist.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -35,7 +35,9 @@ helpers that clean up behind a rank (`helpers`). CLEARING is left out when no ro
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+import msgspec
 
 from undaunted.attribution.exits import signal_name
 
@@ -61,28 +63,24 @@ UNKILLABLE_AFTER_S = 10.0
 # --- events -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class StartRound:
+class StartRound(msgspec.Struct, frozen=True):
     """The coordinator wants round ``round`` started with ``slots`` local ranks."""
 
     round: int
     slots: int
 
 
-@dataclass(frozen=True, slots=True)
-class WorkersSpawned:
+class WorkersSpawned(msgspec.Struct, frozen=True):
     """Every local rank is a process now."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpawnFailed:
+class SpawnFailed(msgspec.Struct, frozen=True):
     """The local ranks could not be started."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class RankExited:
+class RankExited(msgspec.Struct, frozen=True):
     """A rank's process ended; ``code`` is its exit code, or minus the signal's number.
 
     ``others_go_on``: with the function that they have called together, so that a failure of this
@@ -100,8 +98,7 @@ class RankExited:
     awaits_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class RankErrored:
+class RankErrored(msgspec.Struct, frozen=True):
     """A rank recorded an unhandled exception; it is about to die.
 
     ``others_go_on``, ``awaits_s``: see `RankExited`.
@@ -113,23 +110,20 @@ class RankErrored:
     awaits_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LimitPassed:
+class LimitPassed(msgspec.Struct, frozen=True):
     """A rank passed a limit."""
 
     local_rank: int
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Gather:
+class Gather(msgspec.Struct, frozen=True):
     """Somebody wants to know what the ranks do, and nothing else: another node, or the watch."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class LookByHand:
+class LookByHand(msgspec.Struct, frozen=True):
     """A person wants to know what the ranks do, perhaps while they should stop; ends nothing.
 
     ``recordings``: also what their Flight Recorders hold, for which they need CPU time.
@@ -139,20 +133,17 @@ class LookByHand:
     recordings: bool
 
 
-@dataclass(frozen=True, slots=True)
-class EvidenceGathered:
+class EvidenceGathered(msgspec.Struct, frozen=True):
     """The evidence of `GatherEvidence` is there, about the ranks of ``round``."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class CrashUnclear:
+class CrashUnclear(msgspec.Struct, frozen=True):
     """So far only ranks have failed that lost a peer; judge again when more is known."""
 
 
-@dataclass(frozen=True, slots=True)
-class HangJudged:
+class HangJudged(msgspec.Struct, frozen=True):
     """Evidence of ``round`` has been judged: ``culprits`` are local ranks."""
 
     round: int
@@ -160,15 +151,13 @@ class HangJudged:
     line: str
 
 
-@dataclass(frozen=True, slots=True)
-class GoOn:
+class GoOn(msgspec.Struct, frozen=True):
     """Another node is to blame for the hang in ``round``, for which ranks of this one wait."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopRound:
+class StopRound(msgspec.Struct, frozen=True):
     """The coordinator wants the round ended: ``signal`` now, SIGKILL after ``grace_s``.
 
     ``restart``: another round is to follow. ``agree``: nobody is signalled before `Agreed`.
@@ -187,42 +176,36 @@ class StopRound:
     spared_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Agreed:
+class Agreed(msgspec.Struct, frozen=True):
     """It is known how ranks stop: after the same iteration, those that ``ask``; or by a signal."""
 
     round: int
     ask: bool
 
 
-@dataclass(frozen=True, slots=True)
-class NoRestart:
+class NoRestart(msgspec.Struct, frozen=True):
     """No round follows, whatever was planned: the launcher got a signal to stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class NodeClear:
+class NodeClear(msgspec.Struct, frozen=True):
     """The work of `ClearNode` is done. ``problem``: why this node can run no round, "" = fit."""
 
     round: int
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeEmpty:
+class TreeEmpty(msgspec.Struct, frozen=True):
     """No process of the round is left."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimerFired:
+class TimerFired(msgspec.Struct, frozen=True):
     """A timer set by `SetTimer` ran out. ``round`` is the round it was set in."""
 
     name: str
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillNow:
+class KillNow(msgspec.Struct, frozen=True):
     """The user insists (second Ctrl-C): no more grace."""
 
 
@@ -252,46 +235,40 @@ Event = (
 # --- commands -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Spawn:
+class Spawn(msgspec.Struct, frozen=True):
     """Start the workers of the round; answer with WorkersSpawned or SpawnFailed."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class CallOffSpawn:
+class CallOffSpawn(msgspec.Struct, frozen=True):
     """Nobody needs the workers any more: wait no longer than processes exist already.
 
     Answer to `Spawn` all the same.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class Watch:
+class Watch(msgspec.Struct, frozen=True):
     """Hold the ranks to their limits, or stop doing so. ``anew``: limits begin to count now."""
 
     on: bool
     anew: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GoOnWithout:
+class GoOnWithout(msgspec.Struct, frozen=True):
     """A rank is lost, and the round goes on."""
 
     local_rank: int
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class StartAgain:
+class StartAgain(msgspec.Struct, frozen=True):
     """Start a process in the place of a lost rank; if there is none to be had, `RankExited`."""
 
     local_rank: int
 
 
-@dataclass(frozen=True, slots=True)
-class GatherEvidence:
+class GatherEvidence(msgspec.Struct, frozen=True):
     """Collect stacks and process states; answer with EvidenceGathered.
 
     ``by_hand``: nobody suspects a hang, so that nothing is written down. ``recordings``: ask for
@@ -302,20 +279,17 @@ class GatherEvidence:
     recordings: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeHang:
+class JudgeHang(msgspec.Struct, frozen=True):
     """Say which rank hangs, after the evidence; answer with HangJudged."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReportSuspected:
+class ReportSuspected(msgspec.Struct, frozen=True):
     """Tell the coordinator that a limit was passed."""
 
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportEvidence:
+class ReportEvidence(msgspec.Struct, frozen=True):
     """Tell the coordinator what was gathered last.
 
     ``gathered``: False = nothing was for this hang; what is there may be of an earlier one.
@@ -324,8 +298,7 @@ class ReportEvidence:
     gathered: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeCrash:
+class JudgeCrash(msgspec.Struct, frozen=True):
     """Say which rank crashed first and why.
 
     Unless it is the ``final`` time, answer CrashUnclear instead if only victims have been seen.
@@ -334,16 +307,14 @@ class JudgeCrash:
     final: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class JudgeLateCrash:
+class JudgeLateCrash(msgspec.Struct, frozen=True):
     """Say which rank crashed, if any did.
 
     A rank may have crashed just before the stop reached it; nothing was reported yet.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class SignalRanks:
+class SignalRanks(msgspec.Struct, frozen=True):
     """Send ``signal`` to these ranks; ``agree``: but not to those that ask whether to stop."""
 
     local_ranks: tuple[int, ...]
@@ -351,51 +322,44 @@ class SignalRanks:
     agree: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class SayLate:
+class SayLate(msgspec.Struct, frozen=True):
     """Tell the user that these ranks have not ended within the grace."""
 
     local_ranks: tuple[int, ...]
     grace_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class SignalTree:
+class SignalTree(msgspec.Struct, frozen=True):
     """Send ``signal`` to every process of the round; answer TreeEmpty once none is left."""
 
     signal: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndOrphans:
+class EndOrphans(msgspec.Struct, frozen=True):
     """Kill what ranks that have ended have left behind, but for helpers.
 
     Loader workers of a dead rank hold its connections: its peers do not notice that it is gone.
     """
 
 
-@dataclass(frozen=True, slots=True)
-class PrepareClearing:
+class PrepareClearing(msgspec.Struct, frozen=True):
     """`ClearNode` may follow: start what takes a while to start."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClearNode:
+class ClearNode(msgspec.Struct, frozen=True):
     """Make sure that the next round finds the node as it should be; answer with NodeClear."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(msgspec.Struct, frozen=True):
     """Answer with TimerFired(name) after ``delay_s``; replaces a timer of that name."""
 
     name: str
     delay_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFailed:
+class ReportFailed(msgspec.Struct, frozen=True):
     """Tell the coordinator. ``kind`` is crash, hang, spawn, or signal: a stop, and no failure."""
 
     kind: str
@@ -403,15 +367,13 @@ class ReportFailed:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class ReportFinished:
+class ReportFinished(msgspec.Struct, frozen=True):
     """Tell the coordinator that every rank exited with 0, but for ``lost`` ones."""
 
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ReportStopped:
+class ReportStopped(msgspec.Struct, frozen=True):
     """Tell the coordinator that the round is over on this node.
 
     ``problem``: why this node can run no further round, "" = it can.
@@ -685,7 +647,7 @@ class Node:
 
     def _not_told(self) -> list[Command]:
         """The launcher has got no signal: what ranks have done is judged now."""
-        self._unjudged[:0] = [replace(event, awaits_s=0.0) for event in self._held]
+        self._unjudged[:0] = [msgspec.structs.replace(event, awaits_s=0.0) for event in self._held]
         self._held.clear()
         return self._judge_what_was_seen()
 
@@ -776,7 +738,7 @@ class Node:
             return [] if event.agree and not self._kills else [CallOffSpawn()]
         if self.state is State.STOPPING:
             if self._stop is not None and not event.agree:
-                self._stop = replace(self._stop, agree=False)
+                self._stop = msgspec.structs.replace(self._stop, agree=False)
             signal = SignalRanks(self._not_leaving(), event.signal, event.agree)
             return [*self._shorten(event.grace_s), signal]
         if self.state in {State.IDLE, State.KILLING}:
@@ -788,7 +750,7 @@ class Node:
             return []
         signal, self._asks = self._stop.signal, event.ask
         if not event.ask:
-            self._stop = replace(self._stop, agree=False)
+            self._stop = msgspec.structs.replace(self._stop, agree=False)
         if not event.ask and self.state is State.SPAWNING:
             return [CallOffSpawn()]
         if event.ask or self.state is not State.STOPPING:
@@ -883,7 +845,7 @@ class Node:
         """Signal ranks that have not ended by themselves, and not raised."""
         assert self._stop is not None, "what is being stopped was to be stopped"
         ranks = tuple(rank for rank in self._not_leaving() if rank in self._spared)
-        self._stop = replace(self._stop, spared=())
+        self._stop = msgspec.structs.replace(self._stop, spared=())
         return [SignalRanks(ranks, self._stop.signal)]
 
     def _shorten(self, grace_s: float) -> list[Command]:
