@@ -146,7 +146,8 @@ class Harness:
     def others_say(self, **lost: bool) -> list[c.FollowerCommand]:
         commands = []
         for node, has in lost.items():
-            answer = p.MissAnswer(node=node, incarnation=f"{node}1", epoch=EPOCH, lost=has)
+            about = {"node": node, "incarnation": f"{node}1", "epoch": EPOCH, "round": 0}
+            answer = p.MissAnswer(**about, lost=has)
             commands += self.handle(c.Answered(node, answer))
         return commands
 
@@ -1032,7 +1033,8 @@ def test_a_member_heard_of_after_the_claim_was_set_has_its_turn_first():
     def claims_after(seconds: float) -> bool:
         for number in (*range(4, 50), 1):
             name = f"n{number:03}"
-            answer = p.MissAnswer(node=name, incarnation=f"{name}1", epoch=EPOCH, lost=True)
+            about = {"node": name, "incarnation": f"{name}1", "epoch": EPOCH, "round": 0}
+            answer = p.MissAnswer(**about, lost=True)
             harness.handle(c.Answered(name, answer))
         harness.now += round(seconds * S)
         out = harness.handle(c.TimerFired("claim"))
@@ -1235,6 +1237,16 @@ def test_so_it_does_in_one_job_whose_members_have_no_votes(epoch: int, joins: bo
     harness.follower.knows.ledger = ledger("ab", birth=1)
     commands = harness.handle(asked_by_a_leader(birth=1, epoch=epoch))
     assert (c.StandDown() in commands) is joins
+
+
+@pytest.mark.parametrize(("birth", "joins"), [(1, True), (7, False)])
+def test_who_follows_nobody_joins_any_leader_of_its_job(birth: int, joins: bool):
+    harness = Harness().running(committee=(), fenced=False)
+    harness.handle(c.Closed(harness.link, "reset"))
+    harness.follower.knows.ledger = ledger("ab", birth=1)
+    harness.handle(asked_by_a_leader(birth=birth, epoch=0))
+    harness.pass_time(0)
+    assert (harness.last(c.Dial).address == "host-z:1") is joins
 
 
 def test_a_leader_that_is_not_sure_moves_nobody():

@@ -45,7 +45,9 @@ class Absence:
         stop_ns: when the ranks are stopped.
         until_ns: the end of the leader's lease.
         lasts: the durations.
+        replaced: it was said that another one leads.
         ended: the leader's launcher has: nobody listens where it did.
+        saw_end: it was followed until then, so that this node knows all that it has decided.
     """
 
     knows: Knowledge
@@ -54,7 +56,9 @@ class Absence:
     stop_ns: int
     until_ns: int
     lasts: Durations
+    replaced: bool = False
     ended: bool = False
+    saw_end: bool = False
     _lost_by: LostBy = field(init=False)
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
@@ -121,6 +125,8 @@ class Absence:
         if self.ended:
             return []
         self.ended = True
+        followed = self.reset and now < self.until_ns and self.knows.agreed
+        self.saw_end = followed and not self.replaced
         return self._set_claim(now)
 
     def asked(self, miss: p.Miss, now: int) -> list[c.FollowerCommand]:
@@ -157,9 +163,9 @@ class Absence:
 
     def _note_gone(self, node: str, answer: p.Message | None, *, ended: bool) -> None:
         """Nobody listens where a member did, or another launcher, so that it has ended."""
-        if not ended and (not isinstance(answer, p.MissAnswer) or answer.round is None):
+        if not ended and not isinstance(answer, p.MissAnswer):
             return
-        if isinstance(answer, p.MissAnswer) and (answer.round or 0) >= 0:
+        if isinstance(answer, p.MissAnswer) and answer.round >= 0:
             self._gone.clear()  # it knows how the job goes on
             return
         for who in self._voters:
