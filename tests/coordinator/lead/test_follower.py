@@ -983,16 +983,53 @@ def test_who_has_no_vote_cannot_stop_a_claim():
     assert harness.last(c.Lead).epoch == claim.epoch
 
 
-def test_a_refused_claim_teaches_the_later_epoch():
+LATER = 90_000_000
+
+
+def claims(harness: Harness) -> p.Claim:
+    """Node b claims to lead, as node c has lost the leader too."""
+    before = len(harness.all(c.Ask))
+    while not isinstance(message := harness.last(c.Ask).message, p.Claim):
+        harness.others_say(c=True)
+        harness.pass_time(0.1)
+    assert len(harness.all(c.Ask)) > before
+    return message
+
+
+def refused() -> Harness:
+    """Its claim is refused, as another one has claimed a later epoch at about that time."""
     harness = Harness().running()
     harness.handle(c.Closed(harness.link, "reset"))
-    for _ in range(4):
-        harness.others_say(c=True)
-        harness.pass_time(0.9)
-    refusal = p.Grant(node="c", incarnation="c1", epoch=90_000_000, granted=False, ledger=None)
+    claims(harness)
+    refusal = p.Grant(node="c", incarnation="c1", epoch=LATER, granted=False, ledger=None)
     harness.handle(c.Answered("c", refusal))
-    assert harness.follower.knows.promised == 90_000_000
     assert not harness.all(c.Lead)
+    return harness
+
+
+def test_a_refused_claim_is_followed_by_one_of_a_later_epoch():
+    harness = refused()
+    harness.pass_time(1.1)
+    assert claims(harness).epoch > LATER
+
+
+def test_who_was_refused_for_a_later_claim_grants_that_one():
+    """On a network that is slow it comes after the refusal."""
+    harness = refused()
+    claim = p.Claim(node="c", incarnation="c1", epoch=LATER, ledger=p.brief(ledger("abc")))
+    answer, *_ = harness.handle(c.Asked(1, claim))
+    assert answer.message.granted
+
+
+def test_a_grant_counts_that_is_long_under_way():
+    """The others are asked meanwhile whether they hear the leader again."""
+    harness = Harness().running()
+    harness.handle(c.Closed(harness.link, "reset"))
+    epoch = claims(harness).epoch
+    harness.pass_time(1.7)
+    grant = p.Grant(node="c", incarnation="c1", epoch=epoch, granted=True)
+    harness.handle(c.Answered("c", grant))
+    assert harness.last(c.Lead).epoch == epoch
 
 
 def large(nodes: int, me: int, keep: int = 3) -> Harness:

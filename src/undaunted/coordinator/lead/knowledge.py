@@ -138,9 +138,9 @@ class Knowledge:
         found = dict.fromkeys(seat.address for seat in seats if seat.node == node)
         return [address for address in found if address]
 
-    def later_epoch(self) -> int:
-        """An epoch of this agent that is later than all it knows."""
-        return register.next_epoch(max(self.promised, self.epoch), self.incarnation)
+    def later_epoch(self, other: int = 0) -> int:
+        """An epoch of this agent that is later than all it knows, and than another one."""
+        return register.next_epoch(max(self.promised, self.epoch, other), self.incarnation)
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""

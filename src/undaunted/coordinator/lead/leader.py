@@ -30,7 +30,7 @@ from undaunted.coordinator.lead.record import Record
 from undaunted.coordinator.lead.sessions import Session, Sessions
 from undaunted.coordinator.lead.times import (
     AFTER_RESTART_S,
-    ANSWER_S,
+    HEARD_S,
     LINGER_LEASES,
     LINGER_S,
     LONGEST_GRACE_S,
@@ -1090,7 +1090,7 @@ class Leader:
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0
-        asked_s = self._lasts.renew_s + ANSWER_S
+        asked_s = self._lasts.renew_s + HEARD_S
         left_s = asked_s - (now - self._preparation.began_ns) / _NS
         if not self._turned_away:
             return left_s
