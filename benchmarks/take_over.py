@@ -58,6 +58,7 @@ class Kind:
         lease_s: of the job.
         cut: happens to the network before.
         member: the leading member of etcd is killed before.
+        far: the network needs 300 ms there and back.
     """
 
     title: str
@@ -65,6 +66,7 @@ class Kind:
     lease_s: float = 5.0
     cut: Callable[[Hosts], None] | None = None
     member: bool = False
+    far: bool = False
 
 
 KINDS = (
@@ -88,6 +90,13 @@ HOST_KINDS = (
     Kind("what it sends is lost", cut=lambda hosts: hosts.mute("a")),
     Kind("what is sent to it is lost", cut=lambda hosts: hosts.deafen("a")),
     Kind("it is cut off together with another one", cut=lambda hosts: hosts.divide("a", "b")),
+    Kind("killed, 300 ms there and back", signal.SIGKILL, far=True),
+    Kind(
+        "its host loses power, 300 ms there and back",
+        signal.SIGKILL,
+        cut=lambda hosts: hosts.unplug("a"),
+        far=True,
+    ),
 )
 
 
@@ -134,6 +143,8 @@ def compare(args: argparse.Namespace, cluster: Cluster | None) -> int:
                     if args.hosts:
                         job.hosts = Hosts(NODES)
                         opened.callback(job.hosts.close)
+                        for name in NODES if kind.far else "":
+                            job.hosts.worsen(name, delay_s=0.075)  # a packet takes two lines
                     found.append(measure(kind, job))
                 print(f"{kind.title} | {source} | {found[-1]:.2f}", file=sys.stderr, flush=True)
     print(show(seconds, sources))

@@ -865,7 +865,8 @@ def _remembered(cluster: Cluster) -> p.Ledger:
         return cluster.checker.ledger
     alive = [each for each in cluster.agents.values() if each.seat in cluster.checker.alive]
     known = [each.follower.knows.ledger for each in alive]
-    known += [cluster.disks[each.name] for each in alive if each.name in cluster.disks]
+    disks = [cluster.disks[each.name] for each in alive if each.name in cluster.disks]
+    known += [ledger for ledger in disks if not p.has_committee(ledger)]  # nobody elects by a file
     return reduce(lambda one, other: other if p.newer(other, one) else one, known, p.NO_LEDGER)
 
 

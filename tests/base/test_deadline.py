@@ -73,6 +73,17 @@ def test_what_takes_longer_is_cancelled(seconds: float) -> None:
     asyncio.run(main())
 
 
+def test_a_result_in_spite_of_the_cancellation_counts() -> None:
+    async def stubborn() -> str:
+        try:
+            await asyncio.get_running_loop().create_future()
+        except asyncio.CancelledError:
+            return "done"
+        return "never"
+
+    assert asyncio.run(wait_for(stubborn(), 0.001)) == "done"
+
+
 def test_a_task_that_is_cancelled_as_its_wait_ends_is_cancelled() -> None:
     async def main() -> None:
         ends = asyncio.get_running_loop().create_future()

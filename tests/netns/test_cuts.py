@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -118,3 +119,27 @@ def test_a_cut_that_heals_within_the_lease_goes_unnoticed(job: Callable[..., Job
     run.finish()
     run.ends(*"abc")
     assert len(run["a"].events("round_started")) == 1
+
+
+@pytest.mark.slow
+def test_a_node_takes_no_job_to_a_launcher_that_was_started_anew(job: Callable[..., Job]) -> None:
+    """Of the two that are left one keeps the state alone, and may go on alone."""
+    run = job("abc", "1:3", "--elastic")
+    run.start()
+    run.begins(0, *"abc")
+    run["a"].process.send_signal(signal.SIGTERM)
+    run.begins(1, *"bc")
+    assert run["a"].finish() == 75
+    keeper = run["b"].wait_for(r"following the coordinator on ([bc])")[1]
+    (other,) = {"b", "c"} - {keeper}
+    run.hosts.divide(keeper)
+    run.begins(2, keeper)
+    waits = "lease=2,join_timeout=40,last_call_timeout=60"
+    run.start_as("a", "a", "--run-dir", "other", "--rdzv-conf", waits)
+    run.lasts(2, 1, more_s=12)  # it would go on after a lease and 5 s
+    run.hosts.heal()
+    run[other].wait_for_next(f"following the coordinator on {keeper}")
+    run["a"].wait_for(r"rank \d of 3 in round")
+    run.finish()
+    run.ends(*"abc")
+    run.one_world()

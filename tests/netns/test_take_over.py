@@ -94,14 +94,16 @@ def test_a_bad_network_costs_no_restart(job: Callable[..., Job]) -> None:
     """300 ms there and back, and every twentieth packet is lost, for some leases of 5 s."""
     if reason := why_no_line():
         pytest.skip(reason)
-    run = job("abcde", "4:5", "--max-restarts", "1", "--rdzv-conf", "lease=5")
+    run = job("abcde", "4:5", "--max-restarts", "2", "--rdzv-conf", "lease=5")
     for name in "abcde":  # a packet takes two of these lines, and as many back
         run.hosts.worsen(name, delay_s=0.075, loss=0.0253)
     run.start()
     run.lasts(0, 4, more_s=30)  # who comes last is the spare
     run.tell(0, 2, 2, "raise ValueError('a crash')")  # a restart is as ever
     run.lasts(1, 4)
+    run["a"].lose_power()  # so is the loss of the coordinator
+    run.lasts(2, 4)
     run.finish()
-    run.ends(*"abcde")
-    assert sum(len(run[name].events("round_started")) for name in "abcde") == 2 * 4
+    run.ends(*"bcde")
+    assert sum(len(run[name].events("round_started")) for name in "abcde") == 3 * 4
     run.one_world()

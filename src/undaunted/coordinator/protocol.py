@@ -207,6 +207,9 @@ class Hello(_Message, frozen=True):
         program: name of the script, module or program that its ranks run, "" = unknown.
         stops_s: for how long ranks of the node of the leader that it has lost may live, if all have
             lost that one when it has; 0 = it has lost none.
+        leader_ended: the launcher of the leader that has written the ledger has, and was followed
+            until then, or had the address that this one has; False = it was said that another one
+            leads in its place; None = this is not known.
     """
 
     node: str
@@ -226,6 +229,7 @@ class Hello(_Message, frozen=True):
     settings: dict[str, str] = {}
     program: str = ""
     stops_s: float = 0.0
+    leader_ended: bool | None = None
 
 
 class Renew(_Message, frozen=True):
@@ -443,7 +447,7 @@ class MissAnswer(_Message, frozen=True):
         epoch: of the leader that it follows, or has lost.
         lost: it cannot reach the leader either.
         leader: otherwise, where it hears the leader, "" = it does not know the address.
-        round: the last that it knows to have begun, -1 = none; None = an older build does not say.
+        round: the last that it knows to have begun, -1 = none.
         ledger_epoch: of the ledger it knows.
     """
 
@@ -451,8 +455,8 @@ class MissAnswer(_Message, frozen=True):
     incarnation: str
     epoch: int
     lost: bool
+    round: int
     leader: str = ""
-    round: int | None = None
     ledger_epoch: int = 0
 
 

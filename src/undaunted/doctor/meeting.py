@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from undaunted.base.accepting import Acceptor
+from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator.wire.address import Address
 from undaunted.coordinator.wire.client import connect
 from undaunted.coordinator.wire.connection import Connection, WireError, describe
 from undaunted.coordinator.wire.handshake import Terms
 from undaunted.coordinator.wire.server import Server
-from undaunted.coordinator.wire.sockets import bounded, listen, resolve
+from undaunted.coordinator.wire.sockets import listen, resolve
 from undaunted.doctor.meeting_judge import PINGS, SUBJECT, Member, best, compare, estimate
 from undaunted.doctor.meeting_messages import (
     Clock,
@@ -135,7 +136,7 @@ async def _try_peer(place: int, peer: Peer) -> list[Unreached]:
     except OSError as error:
         found.append(Unreached(place, describe(error), name_only=True))
     try:
-        _, writer = await bounded(asyncio.open_connection(peer.address, peer.port), _CONNECT_S)
+        _, writer = await wait_for(asyncio.open_connection(peer.address, peer.port), _CONNECT_S)
     except TimeoutError:
         late = f"{peer.address} has not answered within {format_duration(_CONNECT_S)}"
         found.append(Unreached(place, late))
@@ -172,7 +173,7 @@ class _Inbox:
         deadline = loop.time() + timeout_s
         while True:
             try:
-                message = await bounded(self._messages.get(), max(0.0, deadline - loop.time()))
+                message = await wait_for(self._messages.get(), max(0.0, deadline - loop.time()))
             except TimeoutError:
                 late = format_duration(timeout_s)
                 raise WireError(f"the host of the meeting has not answered in {late}") from None

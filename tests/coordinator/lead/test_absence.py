@@ -15,7 +15,7 @@ def keepers(nodes: str) -> set[tuple[str, str]]:
 
 
 def answer(node: str, *, lost: bool = True, of: str = "1") -> p.MissAnswer:
-    about = {"node": node, "incarnation": node + of, "epoch": 1}
+    about = {"node": node, "incarnation": node + of, "epoch": 1, "round": 0}
     return p.MissAnswer(**about, lost=lost)
 
 

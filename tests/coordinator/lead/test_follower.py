@@ -146,7 +146,8 @@ class Harness:
     def others_say(self, **lost: bool) -> list[c.FollowerCommand]:
         commands = []
         for node, has in lost.items():
-            answer = p.MissAnswer(node=node, incarnation=f"{node}1", epoch=EPOCH, lost=has)
+            about = {"node": node, "incarnation": f"{node}1", "epoch": EPOCH, "round": 0}
+            answer = p.MissAnswer(**about, lost=has)
             commands += self.handle(c.Answered(node, answer))
         return commands
 
@@ -982,16 +983,53 @@ def test_who_has_no_vote_cannot_stop_a_claim():
     assert harness.last(c.Lead).epoch == claim.epoch
 
 
-def test_a_refused_claim_teaches_the_later_epoch():
+LATER = 90_000_000
+
+
+def claims(harness: Harness) -> p.Claim:
+    """Node b claims to lead, as node c has lost the leader too."""
+    before = len(harness.all(c.Ask))
+    while not isinstance(message := harness.last(c.Ask).message, p.Claim):
+        harness.others_say(c=True)
+        harness.pass_time(0.1)
+    assert len(harness.all(c.Ask)) > before
+    return message
+
+
+def refused() -> Harness:
+    """Its claim is refused, as another one has claimed a later epoch at about that time."""
     harness = Harness().running()
     harness.handle(c.Closed(harness.link, "reset"))
-    for _ in range(4):
-        harness.others_say(c=True)
-        harness.pass_time(0.9)
-    refusal = p.Grant(node="c", incarnation="c1", epoch=90_000_000, granted=False, ledger=None)
+    claims(harness)
+    refusal = p.Grant(node="c", incarnation="c1", epoch=LATER, granted=False, ledger=None)
     harness.handle(c.Answered("c", refusal))
-    assert harness.follower.knows.promised == 90_000_000
     assert not harness.all(c.Lead)
+    return harness
+
+
+def test_a_refused_claim_is_followed_by_one_of_a_later_epoch():
+    harness = refused()
+    harness.pass_time(1.1)
+    assert claims(harness).epoch > LATER
+
+
+def test_who_was_refused_for_a_later_claim_grants_that_one():
+    """On a network that is slow it comes after the refusal."""
+    harness = refused()
+    claim = p.Claim(node="c", incarnation="c1", epoch=LATER, ledger=p.brief(ledger("abc")))
+    answer, *_ = harness.handle(c.Asked(1, claim))
+    assert answer.message.granted
+
+
+def test_a_grant_counts_that_is_long_under_way():
+    """The others are asked meanwhile whether they hear the leader again."""
+    harness = Harness().running()
+    harness.handle(c.Closed(harness.link, "reset"))
+    epoch = claims(harness).epoch
+    harness.pass_time(1.7)
+    grant = p.Grant(node="c", incarnation="c1", epoch=epoch, granted=True)
+    harness.handle(c.Answered("c", grant))
+    assert harness.last(c.Lead).epoch == epoch
 
 
 def large(nodes: int, me: int, keep: int = 3) -> Harness:
@@ -1032,7 +1070,8 @@ def test_a_member_heard_of_after_the_claim_was_set_has_its_turn_first():
     def claims_after(seconds: float) -> bool:
         for number in (*range(4, 50), 1):
             name = f"n{number:03}"
-            answer = p.MissAnswer(node=name, incarnation=f"{name}1", epoch=EPOCH, lost=True)
+            about = {"node": name, "incarnation": f"{name}1", "epoch": EPOCH, "round": 0}
+            answer = p.MissAnswer(**about, lost=True)
             harness.handle(c.Answered(name, answer))
         harness.now += round(seconds * S)
         out = harness.handle(c.TimerFired("claim"))
@@ -1235,6 +1274,16 @@ def test_so_it_does_in_one_job_whose_members_have_no_votes(epoch: int, joins: bo
     harness.follower.knows.ledger = ledger("ab", birth=1)
     commands = harness.handle(asked_by_a_leader(birth=1, epoch=epoch))
     assert (c.StandDown() in commands) is joins
+
+
+@pytest.mark.parametrize(("birth", "joins"), [(1, True), (7, False)])
+def test_who_follows_nobody_joins_any_leader_of_its_job(birth: int, joins: bool):
+    harness = Harness().running(committee=(), fenced=False)
+    harness.handle(c.Closed(harness.link, "reset"))
+    harness.follower.knows.ledger = ledger("ab", birth=1)
+    harness.handle(asked_by_a_leader(birth=birth, epoch=0))
+    harness.pass_time(0)
+    assert (harness.last(c.Dial).address == "host-z:1") is joins
 
 
 def test_a_leader_that_is_not_sure_moves_nobody():

@@ -508,7 +508,8 @@ def test_a_leader_that_stood_still_and_hears_that_the_job_had_begun_forgets_noth
     harness.hello("a")
     harness.now += 20 * S
     harness.report("a", m.LimitsOrdered, 1, limits={"step": 60.0}, by="somebody")
-    known = ledger("bc", round=4, restarts_used=1, excluded={"d": "bad NIC"}, history=b"failures")
+    about = {"leader": "a", "excluded": {"d": "bad NIC"}, "history": b"failures"}
+    known = ledger("bc", round=4, restarts_used=1, **about)
     harness.hello("b", round=4, ledger=known)
     harness.pass_time(30, alive="ab")
     knows = harness.leader.ledger
@@ -887,7 +888,13 @@ def test_members_that_are_not_here_are_asked_whom_they_follow():
 def test_it_stands_down_for_an_earlier_leader_if_a_quorum_has_agreed_to_that_one_only():
     harness = Harness().running()
     answer = p.MissAnswer(
-        node="c", incarnation="c1", epoch=50, lost=False, leader="host-b:1", ledger_epoch=50
+        node="c",
+        incarnation="c1",
+        epoch=50,
+        lost=False,
+        round=0,
+        leader="host-b:1",
+        ledger_epoch=50,
     )
     harness.lose("c")
     harness.hello("b", round=0, running=True, promised=99)
@@ -899,7 +906,7 @@ def test_it_stands_down_for_an_earlier_leader_if_a_quorum_has_agreed_to_that_one
 def test_without_a_quorum_it_stays_if_the_other_leader_will_give_way():
     harness = Harness().running()
     answer = p.MissAnswer(
-        node="c", incarnation="c1", epoch=3, lost=False, leader="host-b:1", ledger_epoch=3
+        node="c", incarnation="c1", epoch=3, lost=False, round=0, leader="host-b:1", ledger_epoch=3
     )
     harness.lose("b")
     harness.lose("c")
@@ -943,7 +950,13 @@ def test_stands_down_for_a_later_leader():
     harness.lose("b")
     harness.lose("c")
     answer = p.MissAnswer(
-        node="c", incarnation="c1", epoch=99, lost=False, leader="host-b:1", ledger_epoch=EPOCH
+        node="c",
+        incarnation="c1",
+        epoch=99,
+        lost=False,
+        round=0,
+        leader="host-b:1",
+        ledger_epoch=EPOCH,
     )
     harness.handle(c.Answered("c", answer))
     assert harness.out[-1] == c.Done("host-b:1")
@@ -954,8 +967,10 @@ def test_stands_down_for_a_later_leader():
 @pytest.mark.parametrize(
     "answer",
     [
-        p.MissAnswer(node="c", incarnation="c1", epoch=99, lost=True),
-        p.MissAnswer(node="c", incarnation="c1", epoch=EPOCH, lost=False, leader="host-b:1"),
+        p.MissAnswer(node="c", incarnation="c1", epoch=99, lost=True, round=0),
+        p.MissAnswer(
+            node="c", incarnation="c1", epoch=EPOCH, lost=False, round=0, leader="host-b:1"
+        ),
         None,
     ],
 )

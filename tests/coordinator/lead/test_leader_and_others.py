@@ -33,7 +33,7 @@ def answer(
     leader: str = "b:1",
     *,
     lost: bool = False,
-    begun: int | None = None,
+    begun: int = 0,
     known: int | None = None,
 ) -> p.MissAnswer:
     known = epoch if known is None else known

@@ -160,14 +160,14 @@ def test_the_policy_goes_on_where_the_other_stopped() -> None:
     assert [place.node for place in leader.policy.places] == ["a", "b", "c"]
 
 
+ALONE = {"leader": "a", "committee": (), "fenced": False}
+
+
 @pytest.mark.parametrize(
     ("known", "goes_on"),
     [
-        (ledger("bc", round=5, epoch=2, version=9, committee=(), fenced=False), 5),
-        (
-            ledger("bc", round=5, epoch=2, version=9, committee=(), fenced=False, birth=1),
-            4,
-        ),  # another job
+        (ledger("bc", round=5, epoch=2, version=9, **ALONE), 5),
+        (ledger("bc", round=5, epoch=2, version=9, birth=1, **ALONE), 4),  # another job
         (ledger("abc", round=3, epoch=2, version=9), 4),
     ],
 )
@@ -176,7 +176,7 @@ def test_members_without_votes_that_have_gone_on_are_followed(
 ) -> None:
     """The leader has a later epoch, and what it knows is of before."""
     config = c.LeaderConfig("job", PolicyConfig(), node="a")
-    leader = Leader(config, ledger("bc", round=4, epoch=1, committee=(), fenced=False), 7)
+    leader = Leader(config, ledger("bc", round=4, epoch=1, **ALONE), 7)
     leader.handle(c.Begin(), 0)
     for link, node in enumerate("bc"):
         hello = p.Hello(
@@ -244,3 +244,53 @@ def test_tables_are_asked_for_where_the_leader_may_have_to_go_on_from_them(
     assert any(isinstance(each, p.Refused) and each.tables for each in said) == asks
     assert any(isinstance(each, p.Welcome) for each in said) != asks
     assert leader.ledger.table == OLDER.table
+
+
+def taken_over(*orders: m.Ordered, ends: bool = False) -> Leader:
+    """A leader that has carried out orders, and goes on then with a job that had begun before."""
+    policy = PolicyConfig(min_nodes=2, max_nodes=4, max_restarts=9)
+    leader = Leader(c.LeaderConfig("job", policy, node="a", incarnation="a2"), epoch=7)
+    leader.handle(c.Begin(), 0)
+    for link, node in enumerate("ade"):
+        hello = p.Hello(node=node, incarnation=f"{node}2", slots=2)
+        leader.handle(c.Received(link, hello), 0)
+    for number, order in enumerate(orders, 1):
+        leader.handle(c.Received(0, p.Report(number=number, event=order)), 0)
+    known = ledger("bc", round=4, epoch=2, **ALONE)
+    for link, node in enumerate("bc", 10):
+        about = {"incarnation": f"{node}1", "slots": 2, "round": 4, "running": True}
+        leader.handle(c.Received(link, p.Hello(node=node, ledger=known, **about)), 0)
+    leader.handle(c.TimerFired("recover", 0), 0)
+    assert ends or leader.policy.round == 4
+    return leader
+
+
+def test_what_was_ordered_before_a_job_was_heard_of_holds_in_it() -> None:
+    limits = m.LimitsOrdered("a", -1, {"heartbeat": 9.0}, "somebody")
+    leader = taken_over(m.ExclusionOrdered("a", -1, "e", "somebody"), limits)
+    assert leader.policy.running
+    assert leader.ledger.excluded.keys() == {"e"}
+    assert leader.ledger.limits == m.NewLimits({"heartbeat": 9.0}, "somebody")
+
+
+def test_so_does_a_restart_and_only_one() -> None:
+    restart = m.RestartOrdered("a", -1, "somebody")
+    leader = taken_over(restart, restart)
+    assert leader.policy.last.closing.reason == "somebody asked for a restart"
+    assert leader.policy.restarts_used == 0
+
+
+def test_an_order_that_was_refused_is_not_carried_out_later() -> None:
+    leader = taken_over(m.ExclusionOrdered("a", -1, "z", "somebody"))
+    assert leader.policy.running
+    assert not leader.ledger.excluded
+
+
+def test_a_job_that_was_ordered_to_end_ends_for_those_that_had_begun_it_before() -> None:
+    leader = taken_over(m.StopOrdered("a", -1, "somebody"), ends=True)
+    for link, node in enumerate("bc", 10):
+        stopped = p.Report(number=1, event=m.NodeStopped(node, 4))
+        commands = leader.handle(c.Received(link, stopped), 0)
+        orders = [each.message for each in commands if isinstance(each, c.Send)]
+        ends = [each.command for each in orders if isinstance(each, p.Order)]
+        assert [(end.node, end.outcome) for end in ends] == [(node, m.Outcome.NO_RESTART)]

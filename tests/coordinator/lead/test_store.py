@@ -207,7 +207,8 @@ def test_who_comes_with_an_old_state_of_a_start_has_the_leader_go_on_from_what_w
 
     That there is no committee any more may be what the launcher has missed.
     """
-    harness = test_leader.Harness(known=LEFT, store=store)
+    left = msgspec.structs.replace(LEFT, leader="a")  # whose file it is
+    harness = test_leader.Harness(known=left, store=store)
     assert harness.leader.ledger.round == -1
     harness.hello("a", ledger=msgspec.structs.replace(OLDER, before=committee(before)))
     assert harness.leader.state is LeaderState.RECOVERING

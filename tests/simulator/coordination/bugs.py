@@ -82,7 +82,7 @@ def silence_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_lost_disk_makes_a_new_job(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(knowledge.Knowledge, "should_join", lambda _self, _other: False)
+    patch.setattr(knowledge.Knowledge, "should_join", lambda *_, **_more: False)
 
 
 def victims_of_a_hang_are_forgotten(patch: pytest.MonkeyPatch) -> None:

@@ -159,6 +159,10 @@ def test_what_was_found_once_where_healthy_nodes_go_on(seed: int, kinds: Sequenc
         (vary(90177, 4, 2), 90177, tuple(KINDS), 20),
         # Only a leader whose machine was gone knew of a committee: wrongly one that could elect.
         (vary(95190, 2, 1), 95190, tuple(KINDS), 20),
+        # The same where its launcher was started again: a wrong check.
+        (vary(310275, 1, 2), 310275, tuple(KINDS), 20),
+        # A node that had lost the only keeper took the job to a launcher that had begun nothing.
+        (vary(103055, 2, 2), 103055, tuple(KINDS), 20),
     ],
 )
 def test_what_was_found_once_with_orders(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from undaunted.coordinator import protocol as p
 from undaunted.coordinator.lead import messages as c
 from undaunted.coordinator.lead import register
-from undaunted.coordinator.lead.times import CLAIM_S, SOON_S
+from undaunted.coordinator.lead.times import SOON_S
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -45,7 +45,9 @@ class Absence:
         stop_ns: when the ranks are stopped.
         until_ns: the end of the leader's lease.
         lasts: the durations.
+        replaced: it was said that another one leads.
         ended: the leader's launcher has: nobody listens where it did.
+        saw_end: it was followed until then, so that this node knows all that it has decided.
     """
 
     knows: Knowledge
@@ -54,7 +56,9 @@ class Absence:
     stop_ns: int
     until_ns: int
     lasts: Durations
+    replaced: bool = False
     ended: bool = False
+    saw_end: bool = False
     _lost_by: LostBy = field(init=False)
     # Nodes whose member did not answer the last time, and how often in a row.
     _silent: dict[str, int] = field(default_factory=dict)
@@ -69,6 +73,7 @@ class Absence:
     _others_stop_ns: int = 0
     _quorum_ns: int = 0  # since when a quorum is known to have lost the leader, 0 = it is not
     _tried: bool = False  # a claim of this node has failed
+    _latest: int = 0  # epoch that somebody has promised; this node may still grant that one
     # The node whose claim was granted, this one too, may come to lead until then; "" = its name is
     # not known.
     _successor: str = ""
@@ -91,7 +96,7 @@ class Absence:
         knows = self.knows
         if not knows.votes:
             return self._ask_some()
-        if now - self._claimed_ns >= round(CLAIM_S * _NS):
+        if now - self._claimed_ns >= round(self.lasts.other_succeeds_s * _NS):
             self._claim = None  # who has not answered to it by now will not
         self._times += 1
         miss = p.Miss(node=knows.node, incarnation=knows.incarnation, epoch=knows.epoch)
@@ -121,6 +126,8 @@ class Absence:
         if self.ended:
             return []
         self.ended = True
+        followed = self.reset and now < self.until_ns and self.knows.agreed
+        self.saw_end = followed and not self.replaced
         return self._set_claim(now)
 
     def asked(self, miss: p.Miss, now: int) -> list[c.FollowerCommand]:
@@ -157,9 +164,9 @@ class Absence:
 
     def _note_gone(self, node: str, answer: p.Message | None, *, ended: bool) -> None:
         """Nobody listens where a member did, or another launcher, so that it has ended."""
-        if not ended and (not isinstance(answer, p.MissAnswer) or answer.round is None):
+        if not ended and not isinstance(answer, p.MissAnswer):
             return
-        if isinstance(answer, p.MissAnswer) and (answer.round or 0) >= 0:
+        if isinstance(answer, p.MissAnswer) and answer.round >= 0:
             self._gone.clear()  # it knows how the job goes on
             return
         for who in self._voters:
@@ -183,7 +190,7 @@ class Absence:
         if not self._tried and (left_s := self._turn_left_s(now)) > self.lasts.turn_s / 2:
             return [self._claim_in(left_s, now)]  # members heard of since then come first
         self._tried = True
-        epoch, ledger = knows.later_epoch(), knows.ledger
+        epoch, ledger = knows.later_epoch(self._latest), knows.ledger
         knows.vote.claimed(epoch, ledger)
         self._claim = register.Claim(epoch, ledger, {knows.me})
         self._claimed_ns = now
@@ -275,7 +282,7 @@ class Absence:
     def _granted(self, grant: p.Grant, now: int) -> list[c.FollowerCommand]:
         if not grant.granted:
             self.knows.learn(grant.ledger)
-            self.knows.promised = max(self.knows.promised, grant.epoch)
+            self._latest = max(self._latest, grant.epoch)
             return []  # the others may be enough
         if self._claim is None or grant.epoch != self._claim.epoch:
             return []

@@ -236,11 +236,12 @@ class Follower:
             settings=config.settings,
             program=config.program,
             stops_s=self.leader_stops_s(now),
+            leader_ended=self._leader_ended,
         )
         return [c.Send(self._link, hello), c.SetTimer("welcome", self._lease.seconds)]
 
     def _closed(self, event: c.Closed, now: int, *, told: bool = False) -> list[c.FollowerCommand]:
-        """``told``: the leader has said that it leads no more."""
+        """``told``: see `_lost`."""
         self._forget_link()
         self._why = event.reason
         if self.state is FollowerState.FOLLOWING:
@@ -277,6 +278,17 @@ class Follower:
         if self._absence is None or not self.config.store:
             return 0.0
         return max(0.0, (self._counted_until_ns - now) / _NS) + self._lease.lasts.stopped_s
+
+    @property
+    def _leader_ended(self) -> bool | None:
+        """See `protocol.Hello`."""
+        absence = self._absence
+        if absence is None:
+            return None
+        if absence.replaced:
+            return False
+        here = self.knows.agreed and self._address == self.search.last
+        return absence.saw_end or here or None
 
     def _end(self, last: c.Leave | c.GiveUp) -> list[c.FollowerCommand]:
         self.state, self._address = FollowerState.ENDED, ""
@@ -566,7 +578,7 @@ class Follower:
             now: see `handle`.
             reset: the connection was ended, rather than nothing was heard.
             leader: address of the one that leads instead, as the one before has said.
-            told: the leader has said that it leads no more.
+            told: it was said that another one leads.
             counted_until_ns: until then it may count on this node; 0 = not any more.
         """
         self.search.begin(self._address)
@@ -574,6 +586,7 @@ class Follower:
         reset = reset and now < self._lease.until_ns
         since_ns = now if reset else self._lease.until_ns
         absence = self._absent(since_ns, now, reset=reset)
+        absence.replaced = told or leader != ""
         if leader:
             self.search.first = [leader]
             absence.expect("", now)
@@ -740,9 +753,11 @@ class Follower:
 
     def _join_other(self, question: p.Miss | p.Claim, now: int) -> list[c.FollowerCommand]:
         """The job may be led from elsewhere, by a leader nobody here has heard of: follow that."""
-        if not isinstance(question, p.Miss) or not self.knows.should_join(question):
-            return []
         follows = self.state is FollowerState.FOLLOWING
+        if not isinstance(question, p.Miss) or not self.knows.should_join(
+            question, follows=follows
+        ):
+            return []
         if self.state is FollowerState.ENDED or (self._open and not follows):
             return []
         commands: list[c.FollowerCommand] = []
@@ -750,7 +765,7 @@ class Follower:
             hangup = c.Hangup(self._link)
             self._forget_link()
             self._why = f"the job is led from {question.leader}, where round {question.round} runs"
-            commands = [hangup, c.StandDown(), *self._lost(now, reset=True)]
+            commands = [hangup, c.StandDown(), *self._lost(now, reset=True, told=True)]
         self.search.first = [question.leader]
         return [*commands, c.SetTimer("dial", 0.0)]
 

@@ -35,8 +35,6 @@ class Knowledge:
     tables: Tables = field(default_factory=Tables)
     _table: tuple[p.Seat, ...] = ()  # that was looked through last
     _is_seated: bool = False
-    _ledger: p.Ledger | None = None  # in whose committees it was looked for last
-    _votes: bool = False
 
     @property
     def ledger(self) -> p.Ledger:
@@ -98,16 +96,12 @@ class Knowledge:
 
     @property
     def votes(self) -> bool:
-        """Return whether this node has a vote about who leads."""
-        if self.ledger is not self._ledger:  # it is asked with every renewal
-            self._ledger, self._votes = self.ledger, self._may_vote(self.ledger)
-        return self._votes
+        """Return whether this node has a vote about who leads.
 
-    def _may_vote(self, ledger: p.Ledger) -> bool:
-        """Whether it keeps the ledger with others, or is to keep it alone, and has not before.
-
-        Nobody else may lead from such a ledger: the others do not know how that one goes on.
+        It keeps the ledger with others, or is to keep it alone, and has not before: nobody else may
+        lead from such a ledger, as the others do not know how that one goes on.
         """
+        ledger = self.ledger
         alone = ledger.round >= 0 and bool(ledger.before) and ledger.leader == self.node
         return (p.has_committee(ledger) or alone) and self.me in register.members(ledger)
 
@@ -116,11 +110,12 @@ class Knowledge:
         """Return whether a majority has agreed to the leader, as far as is known."""
         return self.ledger.epoch == self.epoch
 
-    def should_join(self, other: p.Miss) -> bool:
-        """Return whether to leave the own leader for the one that asks: their jobs have one name.
+    def should_join(self, other: p.Miss, *, follows: bool) -> bool:
+        """Return whether to follow the leader that asks: its job has the name of the one here.
 
         If two have begun, the later epoch goes on. The same holds where two lead the same job
-        without a committee: one by what others knew, after its disk was lost.
+        without a committee: one by what others knew, after its disk was lost. A node that
+        ``follows`` nobody joins any leader of its job.
         """
         if not other.leader or other.round < 0 or other.epoch == self.epoch:
             return False
@@ -128,6 +123,8 @@ class Knowledge:
             return True
         if other.birth == self.ledger.birth and p.has_committee(self.ledger):
             return False
+        if other.birth == self.ledger.birth and not follows:
+            return True
         return other.epoch > max(self.epoch, self.promised)
 
     def others(self) -> list[register.Member]:
@@ -141,9 +138,9 @@ class Knowledge:
         found = dict.fromkeys(seat.address for seat in seats if seat.node == node)
         return [address for address in found if address]
 
-    def later_epoch(self) -> int:
-        """An epoch of this agent that is later than all it knows."""
-        return register.next_epoch(max(self.promised, self.epoch), self.incarnation)
+    def later_epoch(self, other: int = 0) -> int:
+        """An epoch of this agent that is later than all it knows, and than another one."""
+        return register.next_epoch(max(self.promised, self.epoch, other), self.incarnation)
 
     def consider(self, claim: p.Claim, *, leaderless: bool) -> p.Grant:
         """Grant a claim to lead, or say why not by the epoch and ledger known here."""

@@ -15,6 +15,7 @@ States::
 from __future__ import annotations
 
 import enum
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,7 +30,7 @@ from undaunted.coordinator.lead.record import Record
 from undaunted.coordinator.lead.sessions import Session, Sessions
 from undaunted.coordinator.lead.times import (
     AFTER_RESTART_S,
-    ANSWER_S,
+    HEARD_S,
     LINGER_LEASES,
     LINGER_S,
     LONGEST_GRACE_S,
@@ -53,8 +54,8 @@ ASK_AT_ONCE = 8
 ENDED_TIMES = 3
 # The words to a launcher of an earlier start of this job: before the first round, and after it.
 STARTS_AGAIN = (
-    "this is another start of the job; launchers of an earlier one go on only if a majority of "
-    "them is left"
+    "this is another start of the job; launchers of an earlier one go on only with a majority of "
+    "their committee, or with the one that led them without one"
 )
 STARTED_AGAIN = (
     "the job was started again, and runs without this launcher of its earlier start; start it "
@@ -69,6 +70,8 @@ UNHELD = (
 LEFT = "the node of the coordinator has left the job"
 # How much longer it stays, at most, for followers that came back with ranks of the job.
 DRAINS_S = LONGEST_GRACE_S + STOP_MARGIN_S
+# Orders of people that are kept for the job that is adopted, at most.
+ORDERS_KEPT = 64
 # After these the ranks of a node do not go on as if nothing had been.
 _OVER = m.NodeFailed | m.NodeStopped | m.NodeFinished
 
@@ -152,6 +155,9 @@ class Leader:
         self._adopted: p.Ledger | None = None  # what a follower has brought
         self._early: list[tuple[Session, p.Report]] = []  # reports for the policy of the job
         self._unheard: list[m.NodeEvent] = []  # others, that the policy before it had not heard
+        # Orders that were carried out before there was a job, and who was excluded so.
+        self._ordered: deque[m.Ordered] = deque(maxlen=ORDERS_KEPT)
+        self._excluded: dict[str, str] = {}
         # other leaders
         self._asked = 0  # members that are not here, one after the other
         self._ended: dict[str, int] = {}  # how often in a row nobody listened at their addresses
@@ -245,6 +251,8 @@ class Leader:
         commands: list[c.LeaderCommand] = []
         decided = self.policy.handle(event)
         self.recent.note(now, event, decided)
+        if isinstance(event, m.Ordered) and self.policy.round < 0 and not _is_refused(decided):
+            self._ordered.append(event)
         if isinstance(event, m.TableAccepted) and self.policy.running:
             self._preparation.start(replaceable=self._more_than_needed)
             commands.append(self._record.persist())
@@ -364,14 +372,26 @@ class Leader:
             return False
         if ours.round >= 0:
             return who not in map(register.voter, ours.table)
-        if known.attempt < self.config.attempt or self._is_replaced(known):
+        over = self.policy.ended and self.policy.stop_ordered is None
+        if over or known.attempt < self.config.attempt or self._is_replaced(known):
             return True
         since_ns = now - round(self.config.lease_s * _NS)
         lately = {each for each, (_, last) in self._turned_away.items() if last >= since_ns}
         here = {*self._sessions.voters, *lately, who}
         if self._is_erased:
             return 2 * sum(register.voter(seat) in here for seat in known.table) < len(known.table)
-        return bool(register.lacking(here, known))
+        return bool(register.lacking(here, known)) or self._is_kept_elsewhere(known, hello)
+
+    def _is_kept_elsewhere(self, known: p.Ledger, hello: p.Hello) -> bool:
+        """Whether another launcher keeps the register of a job alone, and may go on with it.
+
+        It has not if it was one of this node, or if who comes was with it when it ended.
+        """
+        if self.config.store or p.has_committee(known):
+            return False
+        if hello.leader_ended is None or known is not hello.ledger:
+            return known.leader not in {"", self.config.node}
+        return not hello.leader_ended
 
     def _is_replaced(self, known: p.Ledger) -> bool:
         """With a store: whether a ledger is of a start that ended before what was left there."""
@@ -427,11 +447,14 @@ class Leader:
         """Learn from a follower that knows of later rounds or epochs than this leader."""
         commands: list[c.LeaderCommand] = []
         known, promised = hello.ledger, hello.promised
-        if known is not None:
+        unbegun = self.policy.ended and self.policy.round < 0  # the end is final
+        if known is not None and not unbegun:
             known = self._newest(known)
             promised = max(promised, known.epoch)
             missed = p.further(known, self.ledger) or self._has_missed(known)
             if self.policy.round < 0 and (missed or self._is_behind(known)):
+                if self._is_kept_elsewhere(known, hello):
+                    return self._stand_down("another node leads the job", "")
                 commands += self._adopt(known)
             elif missed and (known.birth == self.ledger.birth or known.epoch > self.epoch):
                 # Others have gone on without this leader.
@@ -467,6 +490,7 @@ class Leader:
         self._adopted = ledger
         self._record.adopt(ledger)
         self._preparation.call_off()
+        self._excluded |= self.policy.roster.excluded
         self.policy, self._has_quorum = JobPolicy(self.config.policy), True
         self.recent = Recent({"config": self.config.policy})
         if self._undecided is not None:  # who is here is seen anew
@@ -813,10 +837,14 @@ class Leader:
         """Have those take the ledger that keep it, and have not."""
         if not self._record.may_grow:
             return []
-        commands: list[c.LeaderCommand] = []
         taken = self._sessions.taken(self.ledger)
+        asked = [who[0] for who, version in taken.items() if version < self._record.config]
+        commands: list[c.LeaderCommand] = []
+        if asked and self._record.grown == self._record.config:
+            # All are to know that this leader keeps it alone no more.
+            commands += self._sessions.learn(self._record, but=asked)
         order = p.PrepareOrder(number=0, epoch=self.epoch, version=self.ledger.version)
-        for node in [who[0] for who, version in taken.items() if version < self._record.config]:
+        for node in asked:
             session = self._sessions.by_node[node]
             commands += [*session.learn(self._record), *session.order(order)]
         return commands
@@ -840,7 +868,9 @@ class Leader:
         if self.policy.stop_ordered is not None:
             commands += self._feed(self.policy.stop_ordered, now)
         unheard, self._unheard = self._unheard, []
-        for event in (*unheard, *self._idle_members()):
+        ordered = [msgspec.structs.replace(each, round=self.policy.round) for each in self._ordered]
+        self._ordered.clear()
+        for event in (*unheard, *self._idle_members(), *ordered):
             commands += self._feed(event, now)
         return commands + self._look_at_quorum(now)
 
@@ -861,11 +891,13 @@ class Leader:
     def _restored_policy(self) -> JobPolicy:
         """The job policy, with the round of the ledger running."""
         ledger = self.ledger
+        memory = m.Memory(**{name: getattr(ledger, name) for name in _REMEMBERED})
+        excluded = {**ledger.excluded, **self._excluded}
         known: dict[str, Any] = {
             "round": ledger.round,
             "prepared": ledger.pending_round,
             "nodes": [self._info(seat) for seat in ledger.table],
-            "memory": m.Memory(**{name: getattr(ledger, name) for name in _REMEMBERED}),
+            "memory": msgspec.structs.replace(memory, excluded=excluded),
         }
         self.recent = Recent({"config": self.config.policy, "restored": known})
         return JobPolicy.restored(self.config.policy, **known)
@@ -1058,7 +1090,7 @@ class Leader:
         """
         if not self.config.takeover or not self.config.node or self.ledger.round >= 0:
             return 0.0
-        asked_s = self._lasts.renew_s + ANSWER_S
+        asked_s = self._lasts.renew_s + HEARD_S
         left_s = asked_s - (now - self._preparation.began_ns) / _NS
         if not self._turned_away:
             return left_s
@@ -1113,11 +1145,11 @@ class Leader:
         ledger, epoch = self.ledger, self.epoch
         if answer.lost or answer.epoch == epoch:
             return False
-        if answer.round is not None and (answer.round < 0) != (ledger.round < 0):
+        if (answer.round < 0) != (ledger.round < 0):
             return ledger.round < 0
         if self._is_confirmed or answer.ledger_epoch != ledger.epoch:
             return answer.ledger_epoch > ledger.epoch
-        if answer.round is not None and answer.round != ledger.round:
+        if answer.round != ledger.round:
             return answer.round > ledger.round
         return answer.epoch > epoch or answer.epoch == answer.ledger_epoch
 
@@ -1207,3 +1239,8 @@ class Leader:
         if goes_on_ns is not None and goes_on_ns > since_ns - self._come_back_ns:
             since_ns = goes_on_ns - round(self._stood_s * _NS) - self._come_back_ns
         return any(each.may_return(since_ns) for each in self._sessions.by_node.values())
+
+
+def _is_refused(decided: list[m.Command]) -> bool:
+    """Whether an order is not carried out."""
+    return any(isinstance(each, m.Say) and each.refused for each in decided)

@@ -231,7 +231,7 @@ class Send(_Message, frozen=True):
 
 
 class Ask(_Message, frozen=True):
-    """Ask a member that is not connected; answer with Answered within a second."""
+    """Ask a member that is not connected; answer with Answered, in time."""
 
     node: str
     address: str

@@ -53,14 +53,17 @@ class _Answer:
 
 
 async def ask(address: str, question: p.Message, network: Network) -> tuple[p.Message | None, bool]:
-    """Return the answer of the launcher at ``address``; None = there is none within a second.
+    """Return the answer of the launcher at ``address``; None = there is none in time.
 
     The second is whether nobody listens there, so that the launcher has ended.
     """
+    answer = answer_of(address, question, network, timeout_s=ANSWER_S)
     try:
-        return await answer_of(address, question, network, timeout_s=ANSWER_S), False
+        return await wait_for(answer, ANSWER_S), False
     except WireError as error:
         return None, error.number == errno.ECONNREFUSED
+    except TimeoutError:
+        return None, False
 
 
 async def answer_of(

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from undaunted.base.deadline import wait_for
 from undaunted.base.text import format_duration
 from undaunted.coordinator.protocol import MAX_MESSAGE_BYTES, Message
 from undaunted.coordinator.wire.address import Address, from_socket, parse_address
 from undaunted.coordinator.wire.connection import Connection, WireError, describe
 from undaunted.coordinator.wire.handshake import NONCE_BYTES, ClientHandshake, Terms
-from undaunted.coordinator.wire.sockets import bounded, check_own, resolve, tune
+from undaunted.coordinator.wire.sockets import check_own, resolve, tune
 
 if TYPE_CHECKING:
     from undaunted.coordinator.wire.connection import End, Handler
@@ -59,7 +60,7 @@ async def connect(
     decode = msgspec.msgpack.Decoder(messages).decode
     attempt = _Attempt(parsed, handler, terms, tls, decode, longest)
     try:
-        return await bounded(attempt.connect(timeout_s), timeout_s)
+        return await wait_for(attempt.connect(timeout_s), timeout_s)
     except asyncio.CancelledError:
         attempt.give_up()
         raise
@@ -174,7 +175,7 @@ async def _first_that_answers(
         sock = socket.socket(address.family, socket.SOCK_STREAM)
         try:
             tune(sock)
-            await bounded(loop.sock_connect(sock, address.sockaddr), share_s)
+            await wait_for(loop.sock_connect(sock, address.sockaddr), share_s)
             if address.family == socket.AF_UNIX and address.sockaddr.startswith("\0"):
                 check_own(sock)
             # A socket may be connected with itself by chance if nobody listens.

@@ -9,16 +9,14 @@ import os
 import socket
 import struct
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from undaunted.coordinator.wire.address import UNIX
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine, Sequence
+    from collections.abc import Sequence
 
     from undaunted.coordinator.wire.address import Address
-
-T = TypeVar("T")
 
 _BACKLOG = 4096
 _SAME_PORT_ATTEMPTS = 16
@@ -225,34 +223,3 @@ def check_own(sock: socket.socket) -> None:
     user = peer(sock).user
     if user != os.geteuid():
         raise PermissionError(f"user {user} listens there")
-
-
-async def bounded(call: Coroutine[Any, Any, T], timeout_s: float) -> T:
-    """Return what ``call`` returns, if it does so in time; otherwise it is cancelled.
-
-    Other than `asyncio.wait_for` before Python 3.12, this is always cancelled when it is asked to,
-    also in the moment in which the call returns.
-
-    Args:
-        call: a coroutine; ends when it is cancelled.
-        timeout_s: longest wait, seconds.
-
-    Raises:
-        TimeoutError: it has not returned in time.
-    """
-    task = asyncio.ensure_future(call)
-    try:
-        await asyncio.wait({task}, timeout=timeout_s)
-    except asyncio.CancelledError:
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled():
-            task.exception()  # has been seen
-        raise
-    if task.done():
-        return task.result()
-    task.cancel()
-    await asyncio.wait({task})
-    if task.cancelled():
-        raise TimeoutError
-    return task.result()
