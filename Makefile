@@ -48,7 +48,9 @@ test-all: ## run those that take minutes too
 	@$(MAKE) --no-print-directory test ALL=1
 
 test-unit: setup system ## fast tests, no training processes
-	$(pytest) -n auto --maxprocesses 8 --dist worksteal -m "not e2e and not docs and not integration$(quick)" $(PYTEST_ARGS)
+	@# some wait: one more than there are cores
+	$(pytest) -n $$(($$(nproc) + 1)) --maxprocesses 8 --dist worksteal \
+		-m "not e2e and not docs and not integration$(quick)" $(PYTEST_ARGS)
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they wait as well, so that more than there are cores get on with each other

@@ -73,6 +73,7 @@ def test_wheel_has_every_module_and_nothing_else(wheel: zipfile.ZipFile) -> None
 
 
 @pytest.mark.parametrize("name", PROJECTS)
+@pytest.mark.slow
 def test_another_build_has_the_same_bytes(
     built: dict[str, dict[str, Path]], tmp_path: Path, name: str
 ) -> None:

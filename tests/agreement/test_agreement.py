@@ -38,7 +38,7 @@ def first_store() -> None:
     dist.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
 
 
-@pytest.fixture(params=["HashStore", "TCPStore"])
+@pytest.fixture(params=[pytest.param("HashStore", marks=pytest.mark.slow), "TCPStore"])
 def stores(request: pytest.FixtureRequest) -> Iterator[Callable[[int], list[Any]]]:
     """Makes connections to one new server."""
     made: list[Any] = []

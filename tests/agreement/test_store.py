@@ -109,6 +109,7 @@ def test_a_round_is_aborted_from_another_thread() -> None:
     rank_1.close()
 
 
+@pytest.mark.slow
 def test_a_server_that_answers_nothing_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         link = StoreLink("127.0.0.1", silent.getsockname()[1])

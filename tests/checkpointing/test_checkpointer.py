@@ -376,13 +376,18 @@ def test_leaving_the_block_in_another_way_keeps_what_was_saved(
 @pytest.mark.parametrize(
     ("end", "inside"),
     [
-        ("", True),
         ("", False),
-        ("sys.exit()", True),
-        ("sys.exit(0)", False),
-        ("sys.exit(75)", False),
         ("sys.exit(3)", True),
-        ("sys.exit(3)", False),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("", True),
+                ("sys.exit()", True),
+                ("sys.exit(0)", False),
+                ("sys.exit(75)", False),
+                ("sys.exit(3)", False),
+            )
+        ),
     ],
 )
 def test_a_program_that_loses_its_last_checkpoint_fails(
@@ -422,7 +427,9 @@ def test_a_program_that_loses_its_last_checkpoint_fails(
     assert ended.stdout == "others are called too\n"
 
 
-@pytest.mark.parametrize("closed", ["0", "12", "012"])
+@pytest.mark.parametrize(
+    "closed", ["012", *(pytest.param(each, marks=pytest.mark.slow) for each in ("0", "12"))]
+)
 def test_standard_streams_may_be_closed(tmp_path: Path, closed: str) -> None:
     script = """
         import torch
@@ -516,6 +523,7 @@ def test_nothing_is_said_when_the_interpreter_ends(tmp_path: Path) -> None:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_write_that_makes_progress_may_take_longer_than_the_timeout(tmp_path: Path) -> None:
     with Checkpointer(tmp_path, timeout=4, bandwidth=8e6) as checkpoints:
         checkpoints.save(1, {"x": torch.ones(12 << 20)})

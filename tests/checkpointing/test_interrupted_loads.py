@@ -176,7 +176,9 @@ def test_an_abort_ends_the_reading_of_another_thread(
 
 # An interruption in a finaliser is not raised by Python.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(
+    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 6))]
+)
 def test_a_load_that_is_interrupted_at_any_moment_leaves_memory_alone(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -121,7 +121,7 @@ def another_job(folder: Path) -> Iterator[None]:
         assert process.returncode == 0
 
 
-@pytest.mark.parametrize("tried", [False, True])
+@pytest.mark.parametrize("tried", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_copy_never_takes_the_place_of_another_jobs_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tried: bool
 ) -> None:

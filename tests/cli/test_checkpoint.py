@@ -564,6 +564,7 @@ def test_a_full_disk(saved: Path, tmp_path: Path, run: Any, monkeypatch: Any) ->
 
 
 @needs_torch
+@pytest.mark.slow
 def test_two_exports_at_once(saved: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "undaunted", "checkpoint", "export", str(saved)]
     both = [

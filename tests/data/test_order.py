@@ -79,7 +79,7 @@ def chi_squared(counts: torch.Tensor) -> float:
     return float((value - free) / math.sqrt(2 * free))
 
 
-@pytest.mark.parametrize("length", [7, 12, 100, 1000])
+@pytest.mark.parametrize("length", [7, 12, 100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_it_is_as_good_as_a_list_that_is_shuffled(length: int) -> None:
     """The same statistics, of as many orders, beside those of `torch.randperm`."""
     many = 3_000 // length + 500

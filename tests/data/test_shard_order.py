@@ -78,6 +78,7 @@ def test_reads_stay_within_few_shards() -> None:
     assert max(last[one] - first[one] for one in first) < 3 * 500
 
 
+@pytest.mark.slow
 def test_samples_of_a_window_and_shards_are_as_good_as_shuffled() -> None:
     """Places in a window that covers all, and first shards of epochs, with equal chances."""
     epochs, length = 400, 120

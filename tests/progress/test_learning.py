@@ -25,7 +25,9 @@ def known(*arguments, observed_ns=LONG, others=None, **sections):
 # --- what has to hold -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("part", range(8))
+@pytest.mark.parametrize(
+    "part", [0, *(pytest.param(part, marks=pytest.mark.slow) for part in range(1, 8))]
+)
 def test_workloads_are_never_ended_and_their_hangs_are_found(part):
     """200 programs. The floor of a minute apart, a hang is found within twice the longest time."""
     for seed in range(25 * part, 25 * (part + 1)):

@@ -137,7 +137,10 @@ if __name__ == "__main__":
 
 @pytest.mark.torch
 @pytest.mark.timeout(240)  # up to five processes import torch
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
+@pytest.mark.parametrize(
+    "method",
+    ["fork", *(pytest.param(each, marks=pytest.mark.slow) for each in ("spawn", "forkserver"))],
+)
 def test_workers_of_a_loader_outlive_a_signal_to_all_processes(tmp_path, method):
     (tmp_path / "program.py").write_text(SIGNALLED)
     ended = subprocess.run(

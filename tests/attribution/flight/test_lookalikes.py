@@ -32,6 +32,8 @@ from tests.attribution.flight.lookalikes import (
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+pytestmark = pytest.mark.slow  # of what other tests are made with
+
 # Whose dumps are read: all small jobs, and a large one of each fault.
 READ = [
     s

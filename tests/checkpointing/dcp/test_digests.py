@@ -94,6 +94,7 @@ def test_numpy() -> None:
     assert of_value(words) == of_value(words.copy()) != of_value(others)
 
 
+@pytest.mark.slow
 def test_digests_are_the_same_in_another_process() -> None:
     """Whose texts have other hashes, so that its sets have another order."""
     code = (

@@ -118,7 +118,15 @@ def names(monkeypatch) -> set[str]:
     return known
 
 
-@pytest.mark.parametrize("is_host", [None, True, False], ids=["found", "given", "another one"])
+@pytest.mark.parametrize(
+    "is_host",
+    [
+        None,
+        pytest.param(True, marks=pytest.mark.slow),
+        pytest.param(False, marks=pytest.mark.slow),
+    ],
+    ids=["found", "given", "another one"],
+)
 def test_a_launcher_waits_for_the_name_of_the_endpoint(
     tmp_path: Path, names: set[str], is_host: bool | None
 ) -> None:

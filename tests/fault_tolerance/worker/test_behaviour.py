@@ -24,7 +24,9 @@ class Result(NamedTuple):
 LEARNED = ("yaml", "pluggy", "pygments", "pygments.lexers")
 
 
-@pytest.fixture(scope="module", params=["warm", "fresh", "learned"])
+@pytest.fixture(
+    scope="module", params=["warm", "fresh", pytest.param("learned", marks=pytest.mark.slow)]
+)
 def agent(request):
     learned = LEARNED if request.param == "learned" else ()
     agent = AgentProcess(warm=request.param != "fresh", modules=[], learned=learned)

@@ -83,7 +83,7 @@ THREADS = """
 """
 
 
-@pytest.fixture(scope="module", params=["warm", "fresh"])
+@pytest.fixture(scope="module", params=["warm", pytest.param("fresh", marks=pytest.mark.slow)])
 def agent(request):
     agent = AgentProcess(warm=request.param == "warm", modules=["torch", "numpy"])
     yield agent

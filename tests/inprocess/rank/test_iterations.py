@@ -436,6 +436,7 @@ def test_what_is_about_other_calls_is_not_listened_to(guard: FakeGuard) -> None:
 # --- nothing is left ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_nothing_is_left_of_a_hundred_restarts(guard: FakeGuard) -> None:
     class Model:
         pass

@@ -39,7 +39,10 @@ def test_the_same_seed_gives_the_same_run_event_for_event() -> None:
     assert first != story(6)
 
 
-@pytest.mark.parametrize("seed", range(100))
+@pytest.mark.parametrize(
+    "seed",
+    [*range(20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 100))],
+)
 def test_every_kind_of_fault(seed: int) -> None:
     assert not run(vary(seed, 4, 2), seed).problem
 
