@@ -54,7 +54,7 @@ test-unit: setup system ## fast tests, no training processes
 
 test-e2e: setup system ## tests that start launchers and training processes
 	@# they wait as well, so that more than there are cores get on with each other
-	$(pytest) -n 5 --dist worksteal -m "e2e and not slurm and not docs and not integration$(quick)" $(PYTEST_ARGS)
+	$(pytest) -n 4 --dist worksteal -m "e2e and not slurm and not docs and not integration$(quick)" $(PYTEST_ARGS)
 
 test-slurm: setup system ## jobs on a Slurm cluster of its own, which needs root; test-e2e has a sample
 	$(pytest) -n 3 tests/slurm $(PYTEST_ARGS)

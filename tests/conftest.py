@@ -62,11 +62,6 @@ def pytest_collection_modifyitems(
     yield
     if config.option.markexpr.partition(" and ")[0] in ("docs", "integration"):
         items[:] = long_ones_first(items)
-    else:
-        workers = getattr(config, "workerinput", {}).get("workercount", 1)
-        items[:] = shares(
-            items, {item for item in items if "mark.slow" in named[item.path]}, workers
-        )
 
 
 def long_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
@@ -79,20 +74,6 @@ def long_ones_first(items: list[pytest.Item]) -> list[pytest.Item]:
     half = len(ordered) // 2
     pairs = itertools.zip_longest(reversed(ordered[half:]), ordered[:half])
     return [item for pair in pairs for item in pair if item is not None]
-
-
-def shares(items: list[pytest.Item], long: set[pytest.Item], workers: int) -> list[pytest.Item]:
-    """With `--dist worksteal` each worker gets a share in one piece, so that files stay together.
-
-    It begins with its part of the files that have long tests.
-    """
-    kinds = [[i for i in items if i in long], [i for i in items if i not in long]]
-    return [
-        item
-        for worker in range(workers)
-        for kind in kinds
-        for item in kind[len(kind) * worker // workers : len(kind) * (worker + 1) // workers]
-    ]
 
 
 @pytest.hookimpl(trylast=True)
