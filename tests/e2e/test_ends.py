@@ -400,13 +400,15 @@ def test_ranks_that_save_at_a_signal_of_their_own_are_not_ended_by_the_first_tha
     assert ends == {0: 1, 1: 1}
 
 
-# What a rank does with SIGUSR1: "handles" saves and goes on.
+# What a rank does with SIGUSR1: "handles" saves and goes on, until it gets one that is named.
 USER_SIGNAL = """
     import os, signal, sys, threading
     over = threading.Event()
     def hear(number, frame):
-        sys.stdout.write(f"heard {signal.Signals(number).name}\\n")
-        over.set()
+        name = signal.Signals(number).name
+        sys.stdout.write(f"heard {name}\\n")
+        if name in (sys.argv[2:] or [name]):
+            over.set()
     if sys.argv[1] == "handles":
         for name in ("SIGUSR1", "SIGUSR2", "SIGXCPU"):
             signal.signal(getattr(signal, name), hear)
@@ -437,13 +439,14 @@ def test_a_signal_of_the_programs_is_passed_on_and_the_job_goes_on(
 def test_a_signal_of_the_programs_to_all_processes_ends_nothing(tmp_path: Path) -> None:
     """As Slurm's --signal=USR1@90 does: launcher, agent and template get it as well."""
     options = ("--nproc-per-node", "2", "--worker-start", "warm")
-    with launched(tmp_path, USER_SIGNAL, *options, args=("handles",)) as launcher:
-        for _ in range(2):
-            launcher.wait_for_next("ready")
+    with launched(tmp_path, USER_SIGNAL, *options, args=("handles", "SIGUSR2")) as launcher:
+        ranks = [int(launcher.wait_for_next(r"ready (\d+)")[1]) for _ in range(2)]
         pid = launcher.process.pid
         for each in [pid, *process.descendants(pid)]:
             os.kill(each, signal.SIGUSR1)
         launcher.wait_for("received SIGUSR1: the ranks got it")
+        for each in ranks:
+            os.kill(each, signal.SIGUSR2)
         assert launcher.finish() == 0, launcher.text
         assert launcher.text.count("heard SIGUSR1") == 2
 

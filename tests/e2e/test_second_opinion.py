@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -24,6 +25,8 @@ SCRIPT = """
     rank, slot = int(os.environ["RANK"]), os.environ["LOCAL_RANK"]
     bad = os.environ["BAD"] in (slot, os.environ["UNDAUNTED_NODE"])
     kind, at = os.environ["KIND"], 6
+    if gate := os.environ.get("GATE"):
+        open(gate).close()  # once it is opened there as well
     dist.init_process_group("gloo")
     generator = torch.Generator().manual_seed(7 + rank)
     weight, start = torch.eye(4), 0
@@ -119,12 +122,15 @@ def test_a_job_with_a_spare_goes_on_without_the_node_that_computes_wrong(
     monkeypatch.setenv("KIND", "always")
     monkeypatch.setenv("BAD", "b")
     monkeypatch.setenv("GO_ON", "persistent_error")
+    os.mkfifo(gate := tmp_path / "gate")
+    monkeypatch.setenv("GATE", str(gate))
     with nodes_of_a_job(tmp_path, SCRIPT, *options) as start:
         nodes = []
         for name in "abc":
             nodes.append(start(name, f"is_host={int(name == 'a')}"))
             nodes[-1].wait_for("rank" if name != "c" else "spare")
-        codes = [launcher.finish() for launcher in nodes]
+        with gate.open("r+b", buffering=0):
+            codes = [launcher.finish() for launcher in nodes]
     text = "\n".join(launcher.text for launcher in nodes)
     assert codes == [0, 1, 0], text
     assert "Rank 1, node b, device cpu:0, iteration #6: Possible persistent error!" in text
