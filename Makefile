@@ -65,7 +65,7 @@ integration-names:
 test-integrations: setup system ## adapters of frameworks, with the real packages: INTEGRATIONS="lightning"
 	@for name in $(INTEGRATIONS); do \
 		scripts/integration-env.sh $(VENV) $$name && \
-		.venv-integrations/$$name/bin/python -m pytest -n 2 -m integration tests/integrations/$$name \
+		.venv-integrations/$$name/bin/python -m pytest -n 3 -m integration tests/integrations/$$name \
 			tests/imports $(PYTEST_ARGS) || exit 1; \
 	done
 
