@@ -116,7 +116,7 @@ def test_a_kill_while_a_checkpoint_is_written_in_the_background(
 
 @pytest.mark.parametrize("who", ["launcher", "rank"])
 def test_preemption(tmp_path: Path, undisturbed: list[str], who: str) -> None:
-    given = () if who == "launcher" else ("disturb=signal:1:13",)
+    given = ("disturb=told:1:3" if who == "launcher" else "disturb=signal:1:13",)
     with trained(tmp_path, given=given) as launcher:
         if who == "launcher":
             launcher.wait_for("rank 1 step 3$", LIMIT_S)

@@ -1,9 +1,10 @@
 """A script of Lightning: two ranks, a loader that is gone on with, validation and saves.
 
 `python train.py FOLDER [name=value ...]`: each rank writes a digest of the parameters at the end to
-FOLDER/result-RANK. What goes wrong, once: kill, hang, signal (in a step) or kill_save (rank 0 while
-it writes the file, rank 1 before that). io=background saves in the background. With disks=own each
-rank has its own folder of checkpoints, as on nodes with disks of their own.
+FOLDER/result-RANK. What goes wrong, once: kill, hang, signal (in a step), told (a step takes until
+the launcher tells to stop) or kill_save (rank 0 while it writes the file, rank 1 before that).
+io=background saves in the background. With disks=own each rank has its own folder of checkpoints,
+as on nodes with disks of their own.
 """
 
 import hashlib
@@ -26,6 +27,7 @@ from undaunted.integrations.lightning import (  # noqa: E402
     UndauntedCallback,
     last_checkpoint,
 )
+from undaunted.progress.writer import current_writer  # noqa: E402
 
 logging.getLogger("lightning.pytorch").setLevel("ERROR")
 FOLDER = Path(sys.argv[1])
@@ -66,6 +68,9 @@ class Disturbance(Callback):
             time.sleep(3600)
         if self.now(trainer.global_step, "signal"):
             os.kill(os.getpid(), signal.SIGTERM)
+        if self.now(trainer.global_step, "told"):
+            while not current_writer().stop_word:
+                time.sleep(0.002)
 
     def on_save_checkpoint(self, trainer, *_):
         if self.own_rank and self.now(trainer.global_step, "kill_save"):
